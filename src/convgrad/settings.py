@@ -1,0 +1,76 @@
+"""The only reader of the environment. What a variable means is said in its function; docs/runtime.md lists them all.
+
+Variables are read when asked for, not at import, so that a test or a notebook can set them before the first call.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from convgrad.errors import SettingError
+
+ISAS = ("portable", "avx2", "avx512", "amx", "neon")
+FPMATH_MODES = ("strict", "tf32", "bf16", "any")  # oneDNN's words
+
+_OFF = ("", "off", "0", "none")  # values of CONVGRAD_CACHE_DIR that switch the disk cache off
+
+
+def isa() -> str | None:
+    """CONVGRAD_ISA: the instruction set that kernels are compiled for; None is the best that the machine has."""
+    return _choice("CONVGRAD_ISA", ISAS, default=None)
+
+
+def fpmath_mode() -> str:
+    """CONVGRAD_FPMATH_MODE: how far f32 arithmetic may be relaxed for speed."""
+    return _choice("CONVGRAD_FPMATH_MODE", FPMATH_MODES, default="strict") or "strict"
+
+
+def num_threads() -> tuple[int, str] | None:
+    """CONVGRAD_NUM_THREADS, else the first number of OMP_NUM_THREADS, with the name of the variable that decided.
+
+    OMP_NUM_THREADS belongs to others: a value of it that OpenMP itself would ignore is ignored here too.
+    """
+    own = os.environ.get("CONVGRAD_NUM_THREADS", "").strip()
+    if own:
+        if not (own.isascii() and own.isdigit() and int(own) >= 1):
+            raise SettingError(f"CONVGRAD_NUM_THREADS is {own!r}; it takes a whole number of threads, 1 or more")
+        return int(own), "CONVGRAD_NUM_THREADS"
+    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # one number per level of nesting
+    if first.isascii() and first.isdigit() and int(first) >= 1:
+        return int(first), "OMP_NUM_THREADS"
+    return None
+
+
+def cache_dir() -> Path | None:
+    """CONVGRAD_CACHE_DIR: where compiled kernels are kept; None switches the disk cache off.
+
+    Unset, it is the cache directory of the platform: XDG_CACHE_HOME or ~/.cache on Linux.
+    """
+    given = os.environ.get("CONVGRAD_CACHE_DIR")
+    if given is not None:
+        if given.strip().lower() in _OFF:
+            return None
+        if "\0" in given:  # cannot come from a shell, but from os.environ of a test or an embedding
+            raise SettingError(f"CONVGRAD_CACHE_DIR is {given!r}; it takes a directory, or 'off'")
+        return Path(given).expanduser().absolute()
+    return _platform_cache_dir()
+
+
+def _platform_cache_dir() -> Path | None:
+    if os.name == "posix" and os.uname().sysname != "Darwin":  # spares the import on the path that everybody takes
+        xdg = os.environ.get("XDG_CACHE_HOME", "")
+        base = Path(xdg) if os.path.isabs(xdg) else Path("~/.cache").expanduser()
+        return base / "convgrad" if base.is_absolute() else None  # no home directory: nowhere to keep anything
+    from platformdirs import user_cache_path
+
+    return user_cache_path("convgrad", appauthor=False)
+
+
+def _choice(name: str, legal: tuple[str, ...], default: str | None) -> str | None:
+    value = os.environ.get(name, "").strip().lower()
+    if not value:
+        return default
+    if value not in legal:
+        raise SettingError(f"{name} is {value!r}; it takes one of {', '.join(legal)}")
+    return value
