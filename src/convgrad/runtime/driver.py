@@ -1,0 +1,82 @@
+"""The way into a kernel: one compiled function that runs all stages of a call, so that Python makes one foreign call.
+
+It is added to the module of every kernel and compiled with it. Beyond the fields that stages see, its record says how
+to go parallel; see `RECORD_FIELDS`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from convgrad.codegen.module import CALL_FIELDS, KernelModule, Stage
+
+ENTRY = "convgrad_run"
+RECORD_FIELDS = (
+    *CALL_FIELDS,
+    "parallel",  # address of `void parallel(void (*task)(void *), void *data, unsigned threads, unsigned flags)`,
+    # which runs task(data) on at most that many threads and returns when all are done: the signature of
+    # GOMP_parallel. Fewer threads than asked for do no harm: tasks are claimed one by one.
+    "limit",  # address of `int limit(void)`, which may allow fewer threads, such as omp_get_max_threads; 0 if none
+    "threads",  # how many may take part, 1 or more
+)
+RECORD = struct.Struct(f"={len(RECORD_FIELDS)}q")
+RECORD_BYTES = (RECORD.size + 63) // 64 * 64
+
+
+def with_driver(module: KernelModule) -> str:
+    """The IR of a kernel with its driver."""
+    stages = [stage for stage in module.stages if stage.tasks > 0]
+    parallel = any(stage.tasks > 1 for stage in stages)
+    lines = ["", f"define void @{ENTRY}(ptr %call) nounwind {{", "start:", *_pointers()]
+    lines += _allowed_threads() if parallel else []
+    for number, stage in enumerate(stages):
+        lines += _run(number, stage)
+    return module.ir + "\n".join([*lines, "  ret void", "}", ""])
+
+
+def _field(name: str) -> int:
+    return 8 * RECORD_FIELDS.index(name)
+
+
+def _pointers() -> list[str]:
+    return [f"  %{name}.at = getelementptr i8, ptr %call, i64 {_field(name)}" for name in RECORD_FIELDS[6:]]
+
+
+def _allowed_threads() -> list[str]:
+    return [
+        "  %asked = load i64, ptr %threads.at",
+        "  %limit = load ptr, ptr %limit.at",
+        "  %parallel = load ptr, ptr %parallel.at",
+        "  %unlimited = icmp eq ptr %limit, null",
+        "  %alone = icmp ule i64 %asked, 1",
+        "  %settled = or i1 %unlimited, %alone",
+        "  br i1 %settled, label %ready, label %ask",
+        "ask:",
+        "  %most.32 = call i32 %limit()",
+        "  %most = zext i32 %most.32 to i64",
+        "  %less = call i64 @llvm.umin.i64(i64 %asked, i64 %most)",
+        "  br label %ready",
+        "ready:",
+        "  %threads = phi i64 [ %asked, %start ], [ %less, %ask ]",
+    ]
+
+
+def _run(number: int, stage: Stage) -> list[str]:
+    reset = ["  store i64 0, ptr %tasks.at", "  store i64 0, ptr %slots.at"]
+    serial = f"  call void @{stage.symbol}(ptr %call)"
+    if stage.tasks == 1:
+        return [*reset, serial]
+    return [
+        *reset,
+        f"  %n.{number} = call i64 @llvm.umin.i64(i64 %threads, i64 {stage.tasks})",
+        f"  %one.{number} = icmp ule i64 %n.{number}, 1",
+        f"  br i1 %one.{number}, label %serial.{number}, label %share.{number}",
+        f"serial.{number}:",
+        serial,
+        f"  br label %done.{number}",
+        f"share.{number}:",
+        f"  %team.{number} = trunc i64 %n.{number} to i32",
+        f"  call void %parallel(ptr @{stage.symbol}, ptr %call, i32 %team.{number}, i32 0)",
+        f"  br label %done.{number}",
+        f"done.{number}:",
+    ]

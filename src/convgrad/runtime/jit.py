@@ -1,0 +1,91 @@
+"""LLVM: IR text in, machine code out. The only user of llvmlite.binding, imported on first use (it costs 50 ms)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from convgrad.plan.machine import Machine, host_triple
+
+# Kernels come vectorised, unrolled and blocked by the compiler's own plan. LLVM is asked to clean them up and to
+# allocate registers; its loop vectoriser, SLP and unroller would spend time to undo decisions.
+SPEED_LEVEL = 2  # of the middle end
+CODEGEN_LEVEL = 2  # of the back end
+OPTIONS = f"O{SPEED_LEVEL} codegen{CODEGEN_LEVEL} pic small"  # part of the cache key: all that shapes code but the IR
+
+
+class CompileError(RuntimeError):
+    """LLVM refused what the compiler wrote: a fault of convgrad, not of its caller."""
+
+
+def compile_ir(ir: str, machine: Machine) -> bytes:
+    """Object code of a module written without target triple and data layout."""
+    module, target = _optimised(ir, machine)
+    return target.emit_object(module)
+
+
+def assembly(ir: str, machine: Machine) -> str:
+    """The same code, to be read."""
+    module, target = _optimised(ir, machine)
+    return target.emit_assembly(module)
+
+
+def optimised_ir(ir: str, machine: Machine) -> str:
+    """The module after LLVM's passes, for looking at what they did."""
+    return str(_optimised(ir, machine)[0])
+
+
+def load(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
+    """Addresses of the symbols of an object, and what must be kept alive for as long as they are used."""
+    llvm = _llvm()
+    target = _target(host_triple(), "", "")
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", context=llvm.create_context()), target)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(objects))
+    engine.finalize_object()
+    return {symbol: engine.get_function_address(symbol) for symbol in symbols}, engine
+
+
+def llvm_version() -> str:
+    """Of the LLVM inside llvmlite."""
+    return ".".join(map(str, _llvm().llvm_version_info))
+
+
+def _optimised(ir: str, machine: Machine) -> tuple[Any, Any]:
+    llvm = _llvm()
+    target = _target(machine.triple, machine.cpu, machine.features)
+    try:
+        # A context of its own: two threads may compile at once, and types do not pile up in the global one.
+        module = llvm.parse_assembly(ir, context=llvm.create_context())
+        module.triple = target.triple
+        module.data_layout = str(target.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM does not accept the module: {error}") from error
+    options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
+    options.loop_vectorization = options.slp_vectorization = False
+    options.loop_unrolling = options.loop_interleaving = False
+    builder = llvm.create_pass_builder(target, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, target
+
+
+def _target(triple: str, cpu: str, features: str) -> Any:
+    return (
+        _llvm(all_targets=not triple.startswith(host_triple().split("-")[0]))
+        .Target.from_triple(triple)
+        .create_target_machine(cpu=cpu, features=features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="small")
+    )
+
+
+@cache
+def _llvm(all_targets: bool = False) -> Any:
+    """llvmlite.binding, with the targets that are needed set up."""
+    import llvmlite.binding as llvm
+
+    if all_targets:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    else:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    return llvm

@@ -1,0 +1,51 @@
+"""Memory that kernels work in: aligned, and used again by later calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+ALIGNMENT = 4096  # a page: more than the 64 bytes that stages ask for, so that speed does not depend on malloc's mood
+KEEP_BYTES = 512 << 20  # a larger block goes back to the system after its call
+KEEP_BLOCKS = 64
+
+_free: list[Workspace] = []  # append and pop are atomic; the block used last is the warmest and goes out first
+
+
+class Workspace:
+    """A block of memory whose first byte is at an aligned address. What it holds is undefined."""
+
+    __slots__ = ("_owner", "address", "size")
+
+    def __init__(self, size: int) -> None:
+        try:
+            self._owner = np.empty(size + ALIGNMENT, np.uint8)
+        except MemoryError:
+            raise MemoryError(f"a kernel needs {size} bytes ({size / 2**20:.1f} MiB) of workspace") from None
+        start = self._owner.ctypes.data
+        self.address = (start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        self.size = size
+
+
+def acquire(size: int) -> Workspace:
+    """A block of at least `size` bytes that nobody else holds."""
+    try:
+        block = _free.pop()
+    except IndexError:
+        return Workspace(size)
+    return block if block.size >= size else Workspace(size)  # the smaller one is dropped: sizes settle at the largest
+
+
+def release(block: Workspace) -> None:
+    """Give a block back."""
+    if block.size <= KEEP_BYTES and len(_free) < KEEP_BLOCKS:
+        _free.append(block)
+
+
+def clear() -> None:
+    """Return all blocks that are not in use to the system."""
+    _free.clear()
+
+
+def held_bytes() -> int:
+    """Bytes kept for later calls."""
+    return sum(block.size for block in _free)
