@@ -1,0 +1,1 @@
+"""The canonical form that every stage of the compiler works on."""

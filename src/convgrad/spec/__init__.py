@@ -1,0 +1,1 @@
+"""What an operation means: its schema, the rules that relate its shapes, and its definition in NumPy."""
