@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from functools import cache
 from typing import Any
 
 from convgrad.plan.machine import Machine, host_triple
+from convgrad.runtime.elf import Loaded, UnsupportedObject
 
 # Kernels come vectorised, unrolled and blocked by the compiler's own plan. LLVM is asked to clean them up and to
 # allocate registers; its loop vectoriser, SLP and unroller would spend time to undo decisions.
@@ -37,12 +40,25 @@ def optimised_ir(ir: str, machine: Machine) -> str:
 
 def load(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
     """Addresses of the symbols of an object, and what must be kept alive for as long as they are used."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(UnsupportedObject):
+            loaded = Loaded(objects, symbols)
+            return loaded.addresses, loaded
+    return load_with_llvm(objects, symbols)
+
+
+def load_with_llvm(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
+    """The same by LLVM's loader, which takes every kind of object but has to be imported first."""
     llvm = _llvm()
     target = _target(host_triple(), "", "")
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", context=llvm.create_context()), target)
     engine.add_object_file(llvm.ObjectFileRef.from_data(objects))
     engine.finalize_object()
-    return {symbol: engine.get_function_address(symbol) for symbol in symbols}, engine
+    addresses = {symbol: engine.get_function_address(symbol) for symbol in symbols}
+    missing = [symbol for symbol, address in addresses.items() if not address]
+    if missing:
+        raise CompileError(f"there is no symbol {', '.join(missing)} in the object")
+    return addresses, engine
 
 
 def llvm_version() -> str:
