@@ -1,0 +1,189 @@
+"""Copies between a tensor in the caller's strides and a packed buffer, either way, converting as they go.
+
+Which axis is contiguous where decides how: the same axis on both sides is copied by vectors, two different axes are
+transposed in registers, and anything else goes number by number. Nothing outside the box is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.isa.base import STORAGE, Isa
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """One axis of the box: how many elements, and the step between them on each side, in elements."""
+
+    extent: Index
+    src: int
+    dst: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding."""
+
+    isa: Isa
+    compute: str
+    src_dtype: str
+    dst_dtype: str
+    accumulate: bool = False
+
+    def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
+        """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
+        dims = _merged(dims)
+        along_dst = next((d for d in dims if d.dst == 1 and d.src != 0), None)
+        along_src = next((d for d in dims if d.src == 1), None)
+        if along_dst is not None and along_dst is along_src:
+            inner, body = [along_dst], self._vectors
+        elif along_dst is not None and along_src is not None:
+            inner, body = [along_dst, along_src], self._transposed
+        else:
+            inner, body = [], self._scalar
+        outer = [d for d in dims if all(d is not other for other in inner)]
+        outer.sort(key=lambda d: -abs(d.dst))
+        self._nest(b, src, dst, outer, lambda s, d: body(b, s, d, *inner))
+
+    # --- loops
+
+    def _nest(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], body: Callable[[Value, Value], None]
+    ) -> None:
+        if not dims:
+            body(src, dst)
+            return
+        dim = dims[0]
+
+        def step(i: Index, _: object) -> None:
+            self._nest(b, self._src(b, src, b.mul(i, dim.src)), self._dst(b, dst, b.mul(i, dim.dst)), dims[1:], body)
+
+        b.loop(0, dim.extent, step, name="copy")
+
+    def _src(self, b: Builder, base: Value, offset: Index) -> Value:
+        return b.at(base, offset, STORAGE[self.src_dtype])
+
+    def _dst(self, b: Builder, base: Value, offset: Index) -> Value:
+        return b.at(base, offset, STORAGE[self.dst_dtype])
+
+    # --- one innermost piece
+
+    def _scalar(self, b: Builder, src: Value, dst: Value) -> None:
+        self._store(b, self.isa.load(b, self.src_dtype, src), dst)
+
+    def _store(self, b: Builder, value: Value, dst: Value, count: Value | None = None) -> None:
+        if self.accumulate:
+            lanes = int(value.type[1:].split()[0]) if value.type.startswith("<") else 1
+            value = b.binary("fadd", self.isa.load(b, self.dst_dtype, dst, lanes, count), value)
+        self.isa.store(b, self.dst_dtype, value, dst, count)
+
+    def _vectors(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
+        lanes = self.isa.lanes(self.compute)
+        whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
+
+        def vector(i: Index, count: Value | None = None) -> None:
+            value = self.isa.load(b, self.src_dtype, self._src(b, src, i), lanes, count)
+            self._store(b, value, self._dst(b, dst, i), count)
+
+        b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="vector")
+        rest = b.sub(dim.extent, whole)
+        if rest == 0:
+            return
+        if not self.isa.masks:
+            b.loop(whole, dim.extent, lambda i, _: self._scalar(b, self._src(b, src, i), self._dst(b, dst, i)))
+        elif isinstance(rest, int):
+            vector(whole, index(rest))
+        else:
+            with b.when(b.compare("sgt", rest, 0)):
+                vector(whole, rest)
+
+    def _transposed(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
+        """`across` is contiguous in dst, `along` in src."""
+        lanes = self.isa.lanes(self.compute)
+
+        def tiles(i: Index, _: object) -> None:
+            rows = b.minimum(b.sub(across.extent, i), lanes)
+            b.loop(0, along.extent, lambda j, _: tile(i, j, rows), step=lanes, name="along")
+
+        def tile(i: Index, j: Index, rows: Index) -> None:
+            columns = b.minimum(b.sub(along.extent, j), lanes)
+            source = self._src(b, src, b.dot([(i, across.src), (j, along.src)]))
+            target = self._dst(b, dst, b.dot([(i, across.dst), (j, along.dst)]))
+            full = lambda: self._full_tile(b, source, target, across, along)  # noqa: E731
+            part = lambda: self._part_tile(b, source, target, across, along, rows, columns)  # noqa: E731
+            if rows == lanes and columns == lanes:
+                full()
+            elif (isinstance(rows, int) and rows < lanes) or (isinstance(columns, int) and columns < lanes):
+                part()
+            else:
+                whole = b.compare("eq", b.add(rows, columns), 2 * lanes)
+                b.either(whole, full, part)
+
+        b.loop(0, across.extent, tiles, step=lanes, name="across")
+
+    def _full_tile(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
+        lanes = self.isa.lanes(self.compute)
+        rows = [self.isa.load(b, self.src_dtype, self._src(b, src, i * across.src), lanes) for i in range(lanes)]
+        for j, value in enumerate(self.isa.transpose(b, rows)):
+            self._store(b, value, self._dst(b, dst, j * along.dst))
+
+    def _part_tile(
+        self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim, rows: Index, columns: Index
+    ) -> None:
+        if not self.isa.masks:
+            box = [replace(across, extent=rows), replace(along, extent=columns)]
+            self._nest(b, src, dst, box, lambda s, d: self._scalar(b, s, d))
+            return
+        lanes = self.isa.lanes(self.compute)
+        last = b.sub(rows, 1)
+        known = rows if isinstance(rows, int) else lanes
+        values = []
+        for i in range(lanes):
+            if i >= known:
+                values.append(Value(self.isa.vector(self.compute), "zeroinitializer"))
+                continue
+            address = self._src(b, src, b.mul(b.minimum(i, last), across.src))  # past the last: read it again
+            values.append(self.isa.load(b, self.src_dtype, address, lanes, index(columns)))
+        for j, value in enumerate(self.isa.transpose(b, values)):
+            if isinstance(columns, int):
+                if j < columns:
+                    self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
+            else:
+                with b.when(b.compare("sgt", columns, j)):
+                    self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
+
+
+def _merged(dims: Sequence[Dim]) -> list[Dim]:
+    """The same box with fewer axes: single elements dropped, axes that continue each other joined."""
+    kept = [d for d in dims if d.extent != 1]
+    joined = True
+    while joined:
+        joined = False
+        for outer in kept:
+            for inner in kept:
+                steps = (inner.src * inner.extent, inner.dst * inner.extent) if isinstance(inner.extent, int) else None
+                if outer is not inner and isinstance(outer.extent, int) and steps == (outer.src, outer.dst):
+                    kept = [d for d in kept if d is not outer and d is not inner]
+                    kept.append(Dim(outer.extent * inner.extent, inner.src, inner.dst))
+                    joined = True
+                    break
+            if joined:
+                break
+    return kept
+
+
+def emit_zero(b: Builder, isa: Isa, compute: str, dst: Value, count: int) -> None:
+    """Zeros in `count` numbers of a buffer."""
+    kind = STORAGE[compute]
+    lanes = isa.lanes(compute)
+    zero = Value(isa.vector(compute), "zeroinitializer")
+    whole = count - count % lanes
+
+    def clear(i: Index, _: object) -> None:
+        isa.store(b, compute, zero, b.at(dst, i, kind))
+
+    b.loop(0, whole, clear, step=lanes, name="zero")
+    for i in range(whole, count):
+        isa.store(b, compute, Value(kind, "0.0"), b.at(dst, i, kind))

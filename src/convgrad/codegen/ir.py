@@ -1,0 +1,314 @@
+"""A small writer of LLVM IR text.
+
+Index arithmetic takes Python ints and SSA values alike and folds what is known, so that emitters read like the formula.
+llvmlite's own IR layer builds an object per instruction and prints it afterwards; writing the text at once is several
+times faster, and the time of a first call is part of the product (docs/measured_facts.md).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An SSA value, global or constant: its LLVM type and how it is written."""
+
+    type: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+
+Index = int | Value  # an i64, known now or at run time
+
+
+def constant(type_: str, value: float | int) -> Value:
+    """A scalar, or the splat of one, of any integer or floating type."""
+    if (match := re.fullmatch(r"<(\d+) x (.*)>", type_)) is not None:
+        return Value(type_, f"splat ({constant(match[2], value)})")
+    if type_ in ("float", "double"):
+        return Value(type_, f"{float(value):e}")
+    return Value(type_, str(int(value)))
+
+
+def vector_of(lanes: int, type_: str) -> str:
+    """The vector type."""
+    return f"<{lanes} x {type_}>"
+
+
+class Module:
+    """Functions, declarations and constant tables, in the order they are made."""
+
+    def __init__(self) -> None:
+        self._functions: list[str] = []
+        self._declarations: dict[str, str] = {}
+        self._globals: list[str] = []
+
+    def declare(self, result: str, name: str, arguments: Sequence[str]) -> None:
+        """Make an intrinsic known; again is harmless."""
+        self._declarations[name] = f"declare {result} @{name}({', '.join(arguments)})"
+
+    def table(self, values: Sequence[int]) -> Value:
+        """A constant array of i64."""
+        name = f"@table{len(self._globals)}"
+        body = ", ".join(f"i64 {value}" for value in values)
+        self._globals.append(f"{name} = private unnamed_addr constant [{len(values)} x i64] [{body}], align 64")
+        return Value("ptr", name)
+
+    def add(self, text: str) -> None:
+        """Append a finished function."""
+        self._functions.append(text)
+
+    def __str__(self) -> str:
+        return "\n\n".join(["\n".join(self._globals), *self._functions, "\n".join(self._declarations.values())]) + "\n"
+
+
+class Builder:
+    """Writes one function, instruction by instruction, into the current block."""
+
+    def __init__(self, module: Module, name: str, arguments: Sequence[tuple[str, str]], *, exported: bool = False):
+        self.module = module
+        self._names = 0
+        self._blocks = 0
+        self.block = "entry"
+        self.arguments = [Value(type_.split()[0], f"%{arg}") for type_, arg in arguments]
+        listed = ", ".join(f"{type_} %{arg}" for type_, arg in arguments)
+        linkage = "" if exported else "internal "
+        self._lines = [f"define {linkage}void @{name}({listed}) nounwind {{", "entry:"]
+
+    def finish(self) -> None:
+        """Return, and hand the function to the module."""
+        self._lines += ["  ret void", "}"]
+        self.module.add("\n".join(self._lines))
+
+    # --- instructions
+
+    def emit(self, type_: str, text: str) -> Value:
+        """An instruction with a result."""
+        self._names += 1
+        name = f"%v{self._names}"
+        self._lines.append(f"  {name} = {text}")
+        return Value(type_, name)
+
+    def do(self, text: str) -> None:
+        """An instruction without a result."""
+        self._lines.append(f"  {text}")
+
+    def binary(self, op: str, x: Value, y: Value) -> Value:
+        """Any two-operand instruction on equal types."""
+        return self.emit(x.type, f"{op} {x}, {y.text}")
+
+    def call(self, result: str, name: str, *arguments: Value) -> Value:
+        """An intrinsic with a result; declared on the way."""
+        self.module.declare(result, name, [argument.type for argument in arguments])
+        return self.emit(result, f"call {result} @{name}({', '.join(map(str, arguments))})")
+
+    def call_void(self, name: str, *arguments: Value | int) -> None:
+        """A function of this module."""
+        self.do(f"call void @{name}({', '.join(str(index(a)) for a in arguments)})")
+
+    def cast(self, op: str, x: Value, type_: str) -> Value:
+        """Any conversion."""
+        return self.emit(type_, f"{op} {x} to {type_}")
+
+    def select(self, condition: Value, x: Value, y: Value) -> Value:
+        """Lane by lane where the condition is a vector."""
+        return self.emit(x.type, f"select {condition}, {x}, {y}")
+
+    def compare(self, op: str, x: Index, y: Index) -> Value:
+        """Of two i64, or of two vectors of integers."""
+        x, y = index(x), index(y)
+        bits = "i1" if x.type == "i64" else x.type.split(" x ")[0] + " x i1>"
+        return self.emit(bits, f"icmp {op} {x}, {y.text}")
+
+    def compare_like(self, op: str, x: Value, number: int) -> Value:
+        """Of an integer, or each lane of a vector of them, with a constant."""
+        bits = f"{x.type.split(' x ')[0]} x i1>" if x.type.startswith("<") else "i1"
+        return self.emit(bits, f"icmp {op} {x}, {constant(x.type, number).text}")
+
+    # --- index arithmetic
+
+    def add(self, x: Index, y: Index) -> Index:
+        """x + y"""
+        if isinstance(x, int) and isinstance(y, int):
+            return x + y
+        if x == 0 or y == 0:
+            return y if x == 0 else x
+        return self.emit("i64", f"add nsw {index(x)}, {index(y).text}")
+
+    def sub(self, x: Index, y: Index) -> Index:
+        """x - y"""
+        if isinstance(x, int) and isinstance(y, int):
+            return x - y
+        return x if y == 0 else self.emit("i64", f"sub nsw {index(x)}, {index(y).text}")
+
+    def mul(self, x: Index, y: Index) -> Index:
+        """x * y"""
+        if isinstance(x, int) and isinstance(y, int):
+            return x * y
+        if x == 0 or y == 0:
+            return 0
+        if x == 1 or y == 1:
+            return y if x == 1 else x
+        return self.emit("i64", f"mul nsw {index(x)}, {index(y).text}")
+
+    def floor_div(self, x: Index, y: int) -> Index:
+        """Floor of x / y for y > 0."""
+        if isinstance(x, int):
+            return x // y
+        if y == 1:
+            return x
+        rest = self.emit("i64", f"srem {x}, {y}")
+        negative = self.emit("i64", f"ashr {rest}, 63")
+        return self.add(self.emit("i64", f"sdiv {x}, {y}"), negative)
+
+    def split(self, x: Index, extents: Sequence[int]) -> list[Index]:
+        """The indices of a flat, non-negative row-major index."""
+        indices: list[Index] = []
+        for extent in reversed(extents[1:]):
+            if extent == 1:
+                indices.insert(0, 0)
+            elif isinstance(x, int):
+                x, rest = divmod(x, extent)
+                indices.insert(0, rest)
+            else:
+                indices.insert(0, self.emit("i64", f"urem {x}, {extent}"))
+                x = self.emit("i64", f"udiv {x}, {extent}")
+        return [x, *indices] if extents[0] != 1 else [0, *indices]
+
+    def minimum(self, x: Index, y: Index) -> Index:
+        """The smaller, signed."""
+        return self._extreme("llvm.smin.i64", min, x, y)
+
+    def maximum(self, x: Index, y: Index) -> Index:
+        """The larger, signed."""
+        return self._extreme("llvm.smax.i64", max, x, y)
+
+    def _extreme(self, name: str, fold: Callable[[int, int], int], x: Index, y: Index) -> Index:
+        if isinstance(x, int) and isinstance(y, int):
+            return fold(x, y)
+        return self.call("i64", name, index(x), index(y))
+
+    def dot(self, terms: Sequence[tuple[Index, Index]], start: Index = 0) -> Index:
+        """start + Σ x · y"""
+        for x, y in terms:
+            start = self.add(start, self.mul(x, y))
+        return start
+
+    # --- memory
+
+    def at(self, base: Value, offset: Index, type_: str) -> Value:
+        """The address `offset` elements of `type_` beyond `base`."""
+        return base if offset == 0 else self.emit("ptr", f"getelementptr inbounds {type_}, {base}, {index(offset)}")
+
+    def load(self, type_: str, address: Value, align: int) -> Value:
+        """A plain load."""
+        return self.emit(type_, f"load {type_}, {address}, align {align}")
+
+    def store(self, value: Value, address: Value, align: int) -> None:
+        """A plain store."""
+        self.do(f"store {value}, {address}, align {align}")
+
+    def lookup(self, table: Value, i: Index) -> Value:
+        """Entry i of a table of i64."""
+        return self.load("i64", self.at(table, i, "i64"), 8)
+
+    # --- control
+
+    def open(self, label: str) -> None:
+        """Begin a block."""
+        self._lines.append(f"{label}:")
+        self.block = label
+
+    def new_label(self, name: str) -> str:
+        """A label that no block has."""
+        self._blocks += 1
+        return f"{name}{self._blocks}"
+
+    def branch(self, label: str) -> None:
+        """Unconditional."""
+        self.do(f"br label %{label}")
+
+    @contextmanager
+    def when(self, condition: Value):
+        """Run the body where an i1 holds."""
+        yes, done = self.new_label("then"), self.new_label("done")
+        self.do(f"br {condition}, label %{yes}, label %{done}")
+        self.open(yes)
+        yield
+        self.branch(done)
+        self.open(done)
+
+    def either(self, condition: Value, yes: Callable[[], None], no: Callable[[], None]) -> None:
+        """One of two bodies."""
+        one, other, done = self.new_label("then"), self.new_label("else"), self.new_label("done")
+        self.do(f"br {condition}, label %{one}, label %{other}")
+        for label, body in ((one, yes), (other, no)):
+            self.open(label)
+            body()
+            self.branch(done)
+        self.open(done)
+
+    def loop(
+        self,
+        start: Index,
+        stop: Index,
+        body: Callable[[Any, dict[Any, Value]], dict[Any, Value] | None],
+        *,
+        step: int = 1,
+        carried: dict[Any, Value] | None = None,
+        name: str = "i",
+    ) -> dict[Any, Value]:
+        """`for i in range(start, stop, step): carried = body(i, carried)`; zero trips give `carried` as it was.
+
+        A loop known to run exactly once is no loop.
+        """
+        carried = carried or {}
+        if isinstance(start, int) and isinstance(stop, int):
+            if start >= stop:
+                return carried
+            if start + step >= stop:
+                return body(start, carried) or {}
+        entry, head, done = self.block, self.new_label(f"{name}.body"), self.new_label(f"{name}.done")
+        certain = isinstance(start, int) and isinstance(stop, int)
+        if certain:
+            self.branch(head)
+        else:
+            self.do(f"br {self.compare('slt', start, stop)}, label %{head}, label %{done}")
+        self.open(head)
+        slot = len(self._lines)
+        self._names += 1
+        i = Value("i64", f"%{name}{self._names}")
+        now: dict[Any, Value] = {}
+        for key, value in carried.items():
+            self._names += 1
+            now[key] = Value(value.type, f"%c{self._names}")
+        then = body(i, now) or {}
+        following = self.emit("i64", f"add nsw {i}, {step}")
+        again = self.compare("slt", following, stop)
+        latch = self.block
+        self.do(f"br {again}, label %{head}, label %{done}")
+        phis = [f"  {i.text} = phi i64 [{index(start).text}, %{entry}], [{following.text}, %{latch}]"]
+        phis += [
+            f"  {now[key].text} = phi {first.type} [{first.text}, %{entry}], [{then[key].text}, %{latch}]"
+            for key, first in carried.items()
+        ]
+        self._lines[slot:slot] = phis
+        self.open(done)
+        if certain:
+            return then
+        return {
+            key: self.emit(first.type, f"phi {first.type} [{first.text}, %{entry}], [{then[key].text}, %{latch}]")
+            for key, first in carried.items()
+        }
+
+
+def index(x: Index) -> Value:
+    """As an operand."""
+    return Value("i64", str(x)) if isinstance(x, int) else x

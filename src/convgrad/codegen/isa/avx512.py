@@ -1,0 +1,5 @@
+"""AVX-512 (F, BW, DQ, VL): 64-byte vectors, thirty-two registers, masks."""
+
+from convgrad.codegen.isa.base import Isa
+
+ISA = Isa(name="avx512", vector_bytes=64, registers=32, fma=True, half=True, masks=True)

@@ -1,0 +1,187 @@
+"""What an instruction set offers to the emitters: vectors of numbers, and how they are loaded, combined and stored.
+
+Everything is plain LLVM IR on vectors of the natural length; an instruction set differs in lanes, registers and in what
+it must spell out because the hardware lacks it. Conversions between storage and arithmetic types round to nearest even.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgrad.codegen.ir import Builder, Value, constant, vector_of
+
+STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
+ARITHMETIC = {"f32": "float", "f64": "double"}
+BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isa:
+    """Lengths and abilities of one instruction set."""
+
+    name: str
+    vector_bytes: int
+    registers: int  # vector registers
+    fma: bool  # else a product is rounded before it is added
+    half: bool  # converts f16 in hardware
+    masks: bool  # masked loads and stores are single instructions
+
+    def lanes(self, compute: str) -> int:
+        """Numbers of an arithmetic type in one vector."""
+        return self.vector_bytes // BYTES[compute]
+
+    def vector(self, compute: str) -> str:
+        """The LLVM type of one vector."""
+        return vector_of(self.lanes(compute), ARITHMETIC[compute])
+
+    def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
+        """total + x · y, lane by lane."""
+        if self.fma:
+            return b.call(total.type, f"llvm.fma.{_suffix(total.type)}", x, y, total)
+        return b.binary("fadd", total, b.binary("fmul", x, y))
+
+    def splat(self, b: Builder, x: Value, lanes: int) -> Value:
+        """A scalar in every lane."""
+        type_ = vector_of(lanes, x.type)
+        one = b.emit(type_, f"insertelement {type_} poison, {x}, i64 0")
+        return b.emit(type_, f"shufflevector {one}, {type_} poison, <{lanes} x i32> zeroinitializer")
+
+    # --- memory, with conversion to and from the arithmetic type
+
+    def load(self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None) -> Value:
+        """`lanes` consecutive numbers; with `count` only the first `count` lanes are read, the rest is zero."""
+        stored = STORAGE[dtype] if lanes == 1 else vector_of(lanes, STORAGE[dtype])
+        if count is None:
+            raw = b.load(stored, address, BYTES[dtype])
+        else:
+            raw = self._masked_load(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
+        return self._widen(b, dtype, raw)
+
+    def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
+        """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
+        raw = self._narrow(b, dtype, value)
+        if count is None:
+            b.store(raw, address, BYTES[dtype])
+            return
+        lanes = int(raw.type[1:].split()[0])
+        mask = first_lanes(b, lanes, count)
+        name = f"llvm.masked.store.{_suffix(raw.type)}.p0"
+        b.module.declare("void", name, [raw.type, "ptr", "i32", mask.type])
+        b.do(f"call void @{name}({raw}, {address}, i32 {BYTES[dtype]}, {mask})")
+
+    def _masked_load(self, b: Builder, type_: str, address: Value, align: int, mask: Value) -> Value:
+        zero = Value(type_, "zeroinitializer")
+        return b.call(type_, f"llvm.masked.load.{_suffix(type_)}.p0", address, Value("i32", str(align)), mask, zero)
+
+    def _widen(self, b: Builder, dtype: str, raw: Value) -> Value:
+        if dtype == "bf16":
+            wide = b.cast("zext", raw, _like(raw, "i32"))
+            return b.cast("bitcast", b.binary("shl", wide, constant(wide.type, 16)), _like(raw, "float"))
+        if dtype == "f16":
+            if self.half:
+                return b.cast("fpext", b.cast("bitcast", raw, _like(raw, "half")), _like(raw, "float"))
+            return _half_to_float(b, raw)
+        return raw
+
+    def _narrow(self, b: Builder, dtype: str, value: Value) -> Value:
+        if dtype == "bf16":
+            return _float_to_bfloat(b, value)
+        if dtype == "f16":
+            if self.half:
+                return b.cast("bitcast", b.cast("fptrunc", value, _like(value, "half")), _like(value, "i16"))
+            return _float_to_half(b, value)
+        return value
+
+    # --- rearrangement
+
+    def transpose(self, b: Builder, rows: list[Value]) -> list[Value]:
+        """Row i, lane j becomes row j, lane i; as many rows as lanes, a power of two.
+
+        log2(lanes) rounds; each exchanges the off-diagonal blocks of half the size of the round before.
+        """
+        lanes = len(rows)
+        half = lanes // 2
+        while half:
+            low = [j if not j & half else lanes + j - half for j in range(lanes)]
+            high = [j + half if not j & half else lanes + j for j in range(lanes)]
+            following = list(rows)
+            for i in range(lanes):
+                if not i & half:
+                    following[i] = shuffle(b, rows[i], rows[i + half], low)
+                    following[i + half] = shuffle(b, rows[i], rows[i + half], high)
+            rows, half = following, half // 2
+        return rows
+
+
+def shuffle(b: Builder, x: Value, y: Value, lanes: list[int]) -> Value:
+    """Lanes of x (0 ..) and y (len ..), picked at compile time."""
+    kind = x.type.split(" x ")[1][:-1]
+    mask = ", ".join(f"i32 {lane}" for lane in lanes)
+    return b.emit(vector_of(len(lanes), kind), f"shufflevector {x}, {y}, <{len(lanes)} x i32> <{mask}>")
+
+
+def first_lanes(b: Builder, lanes: int, count: Value) -> Value:
+    """The mask that holds in lanes 0 .. count-1."""
+    numbers = Value(vector_of(lanes, "i64"), "<" + ", ".join(f"i64 {i}" for i in range(lanes)) + ">")
+    one = b.emit(numbers.type, f"insertelement {numbers.type} poison, {count}, i64 0")
+    limit = b.emit(numbers.type, f"shufflevector {one}, {numbers.type} poison, <{lanes} x i32> zeroinitializer")
+    return b.compare("slt", numbers, limit)
+
+
+def _suffix(type_: str) -> str:
+    """Of intrinsic names: <16 x float> is v16f32."""
+    scalar = {"float": "f32", "double": "f64"}
+    if type_.startswith("<"):
+        lanes, kind = type_[1:-1].split(" x ")
+        return f"v{lanes}{scalar.get(kind, kind)}"
+    return scalar.get(type_, type_)
+
+
+def _like(x: Value, kind: str) -> str:
+    """The type with the lanes of x."""
+    return vector_of(int(x.type[1:].split()[0]), kind) if x.type.startswith("<") else kind
+
+
+def _float_to_bfloat(b: Builder, value: Value) -> Value:
+    bits = b.cast("bitcast", value, _like(value, "i32"))
+    whole = bits.type
+    odd = b.binary("and", b.binary("lshr", bits, constant(whole, 16)), constant(whole, 1))
+    rounded = b.binary("add", bits, b.binary("add", odd, constant(whole, 0x7FFF)))
+    quiet = b.binary("or", bits, constant(whole, 0x400000))
+    nan = b.emit(_like(value, "i1"), f"fcmp uno {value}, {value.text}")
+    kept = b.select(nan, quiet, rounded)
+    return b.cast("trunc", b.binary("lshr", kept, constant(whole, 16)), _like(value, "i16"))
+
+
+def _half_to_float(b: Builder, raw: Value) -> Value:
+    """Exact: exponent and fraction move into place, and a product with 2^112 mends the bias, subnormals included."""
+    whole = _like(raw, "i32")
+    bits = b.cast("zext", raw, whole)
+    sign = b.binary("shl", b.binary("and", bits, constant(whole, 0x8000)), constant(whole, 16))
+    body = b.binary("shl", b.binary("and", bits, constant(whole, 0x7FFF)), constant(whole, 13))
+    number = _like(raw, "float")
+    scaled = b.binary("fmul", b.cast("bitcast", body, number), constant(number, 2.0**112))
+    special = b.compare_like("uge", body, 0x0F800000)
+    finite = b.cast("bitcast", scaled, whole)
+    mended = b.select(special, b.binary("or", body, constant(whole, 0x7F800000)), finite)
+    return b.cast("bitcast", b.binary("or", mended, sign), number)
+
+
+def _float_to_half(b: Builder, value: Value) -> Value:
+    """Round to nearest even by integers; subnormal results by the rounding of an addition of 0.5."""
+    whole, number = _like(value, "i32"), value.type
+    bits = b.cast("bitcast", value, whole)
+    sign = b.binary("and", bits, constant(whole, 0x80000000 - (1 << 32)))
+    size = b.binary("xor", bits, sign)
+    odd = b.binary("and", b.binary("lshr", size, constant(whole, 13)), constant(whole, 1))
+    bias = constant(whole, 0xFFF - (112 << 23))
+    normal = b.binary("lshr", b.binary("add", size, b.binary("add", odd, bias)), constant(whole, 13))
+    tiny = b.binary("fadd", b.cast("bitcast", size, number), constant(number, 0.5))
+    subnormal = b.binary("sub", b.cast("bitcast", tiny, whole), constant(whole, 0x3F000000))
+    finite = b.select(b.compare_like("ult", size, 0x38800000), subnormal, normal)
+    nan = b.compare_like("ugt", size, 0x7F800000)
+    payload = b.binary("or", b.binary("and", b.binary("lshr", size, constant(whole, 13)), constant(whole, 0x3FF)),
+                       constant(whole, 0x7E00))  # fmt: skip
+    large = b.select(nan, payload, constant(whole, 0x7C00))
+    result = b.select(b.compare_like("uge", size, 0x477FF000), large, finite)
+    return b.cast("trunc", b.binary("or", result, b.binary("lshr", sign, constant(whole, 16))), _like(value, "i16"))

@@ -1,0 +1,59 @@
+"""The frame around the tasks of a stage: who claims what, and where things are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from convgrad.codegen.ir import Builder, Module, Value
+from convgrad.codegen.module import CALL_FIELDS, Stage
+
+_POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a task finds its tensors and its memory; `scratch` is its thread's own slice."""
+
+    x: Value
+    w: Value
+    y: Value
+    bias: Value
+    shared: Value
+    scratch: Value
+
+    def of(self, tensor: str) -> Value:
+        """By the name of a tensor."""
+        return getattr(self, tensor)
+
+
+def emit_stage(
+    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None]
+) -> Stage:
+    """A function for the task and one, exported, that claims tasks until there are none left."""
+    arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS)]
+    inner = Builder(module, f"{symbol}.task", arguments)
+    task, *pointers = inner.arguments
+    body(inner, Places(*pointers), task)
+    inner.finish()
+    _emit_claims(module, symbol, tasks, scratch_bytes)
+    return Stage(symbol=symbol, tasks=tasks)
+
+
+def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int) -> None:
+    b = Builder(module, symbol, [("ptr", "call")], exported=True)
+    call = b.arguments[0]
+    field = {name: b.at(call, i, "i64") for i, name in enumerate(CALL_FIELDS)}
+    pointer = {name: b.load("ptr", field[name], 8) for name in _POINTERS}
+    slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
+    pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
+    head, work, done = (b.new_label(name) for name in ("claim", "work", "done"))
+    b.branch(head)
+    b.open(head)
+    task = b.emit("i64", f"atomicrmw add {field['tasks']}, i64 1 monotonic")
+    b.do(f"br {b.compare('slt', task, tasks)}, label %{work}, label %{done}")
+    b.open(work)
+    b.call_void(f"{symbol}.task", task, *(pointer[name] for name in _POINTERS))
+    b.branch(head)
+    b.open(done)
+    b.finish()

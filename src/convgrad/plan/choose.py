@@ -1,0 +1,79 @@
+"""From a problem to a plan: which algorithm, which tile, which blocks. A pure function of problem and machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.data import DataPlan
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import best_tile
+from convgrad.problem.conv import ConvProblem, Ints, Unknown
+
+Plan = DataPlan
+
+PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
+SLAB_BYTES = 192 * 1024
+RESULT_BYTES = 256 * 1024
+MOST_SPREAD = 8  # channels per group up to which vectors run across groups
+
+
+def choose(problem: ConvProblem, machine: Machine) -> Plan:
+    """The plan; the same for equal arguments, on any number of threads."""
+    problem.validate()
+    return choose_data(problem, machine)
+
+
+def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
+    """Blocking for X or Y."""
+    compute = COMPUTE[problem.dtype]
+    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    axes = gather_axes(problem)
+    solves_y = problem.unknown is Unknown.Y
+    channels_in = problem.x_channels if solves_y else problem.y_channels
+    channels_out = problem.y_channels if solves_y else problem.x_channels
+    spread = problem.groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD
+    counts = tuple(axis.count for axis in axes)
+    taps = prod(max(1, axis.taps) for axis in axes)
+    lane_channels = problem.groups * channels_out if spread else channels_out
+    shape = best_tile(counts, lane_channels, taps * max(1, channels_in), lanes, machine.registers, a_vector=spread)
+    width = shape.vectors * lanes
+    size = SIZES[compute]
+    i_block = max(1, channels_in)
+    if not spread:
+        i_block = _even_share(channels_in, max(16, PANEL_BYTES // (size * taps * width)))
+    in_strides = problem.x_strides if solves_y else problem.y_strides
+    plan = DataPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=shape.tile, tile=shape.tile,
+        vectors=shape.vectors, lane_groups=width // channels_out if spread else 1, spread=spread, i_block=i_block,
+        blocks_per_task=1, pixel_major=spread or abs(in_strides[2]) < abs(in_strides[-1]),
+    )  # fmt: skip
+    plan = replace(plan, blocks_per_task=plan.lane_blocks)
+    return _grow(plan, counts, size)
+
+
+def _even_share(total: int, most: int) -> int:
+    """The largest equal share of a total, up to rounding, that is at most `most`."""
+    return max(1, -(-total // max(1, -(-total // most))))
+
+
+def _grow(plan: DataPlan, counts: Ints, size: int) -> DataPlan:
+    """Blocks as large as the memory of a core allows, innermost axis first."""
+    block = list(plan.tile)
+    for n in reversed(range(len(block))):
+        whole = -(-counts[n] // plan.tile[n]) * plan.tile[n]
+        while block[n] < whole:
+            larger = min(whole, block[n] + max(plan.tile[n], block[n] // plan.tile[n] * plan.tile[n]))
+            candidate = replace(plan, block=(*block[:n], larger, *block[n + 1 :]))
+            if size * candidate.slab_size > SLAB_BYTES or size * candidate.result_size > RESULT_BYTES:
+                break
+            if prod(candidate.grid) < 8 and prod(candidate.block) > 64:
+                break
+            block[n] = larger
+        if block[n] < whole:
+            break
+    return replace(plan, block=tuple(block))
+
+
