@@ -21,6 +21,7 @@ RECORD_FIELDS = (
 )
 RECORD = struct.Struct(f"={len(RECORD_FIELDS)}q")
 RECORD_BYTES = (RECORD.size + 63) // 64 * 64
+pack_into = RECORD.pack_into
 
 
 def with_driver(module: KernelModule) -> str:

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.plan.machine import Machine, current_machine
 from convgrad.problem.conv import ConvProblem
-from convgrad.runtime import driver, jit, memory
+from convgrad.runtime import cache, driver, jit, memory
 from convgrad.runtime.threads import team
 
-_kernels: dict[ConvProblem, Kernel] = {}
-_compiling = threading.RLock()
+KEEP_KERNELS = 4096  # the oldest is dropped then, and lives on for whoever still holds it
+
+_kernels: dict[tuple[ConvProblem, Machine], Kernel] = {}
+_building = threading.RLock()
+if hasattr(os, "register_at_fork"):  # no fork in the middle of a compilation: LLVM's own locks would stay locked
+    os.register_at_fork(before=_building.acquire, after_in_parent=_building.release, after_in_child=_building.release)
 
 
 class Kernel:
     """A compiled problem. Calls may come from any number of threads at once."""
 
-    def __init__(self, problem: Any, module: KernelModule, objects: bytes, *, compile_seconds: float, from_disk: bool):
+    __slots__ = (
+        "_code",
+        "_idle",
+        "_most_tasks",
+        "_run",
+        "compile_seconds",
+        "from_disk",
+        "problem",
+        "scratch_bytes",
+        "shared_bytes",
+        "stages",
+    )
+
+    def __init__(self, problem: Any, module: KernelModule, objects: bytes, *, seconds: float, from_disk: bool) -> None:
+        """Load the object code of a module; the IR of the module is not looked at."""
         self.problem = problem
         self.stages: tuple[Stage, ...] = module.stages
         self.shared_bytes = (module.shared_bytes + 63) // 64 * 64
         self.scratch_bytes = module.scratch_bytes
-        self.compile_seconds = compile_seconds
+        self.compile_seconds = seconds
         self.from_disk = from_disk
         addresses, self._code = jit.load(objects, (driver.ENTRY,))
         self._run = ctypes.CFUNCTYPE(None)(addresses[driver.ENTRY])
-        self._most_tasks = max((stage.tasks for stage in module.stages), default=0)
-        self._idle: list[tuple[Any, ctypes.c_void_p]] = []  # call records; one per call in flight
+        self._most_tasks = max((stage.tasks for stage in module.stages), default=0) or 1
+        self._idle: list[tuple[Any, ctypes.c_void_p]] = []  # records of calls; as many as were ever in flight at once
 
     def workspace_bytes(self, threads: int) -> int:
         """Memory that a call on so many threads works in, besides its arguments."""
@@ -40,46 +60,97 @@ class Kernel:
         """Solve for the unknown; arguments are addresses of the elements with all indices zero."""
         threads = team.count or team.start()
         if threads > self._most_tasks:
-            threads = self._most_tasks or 1
+            threads = self._most_tasks
         size = self.shared_bytes + threads * self.scratch_bytes
-        block = memory.acquire(size) if size else None
-        shared = block.address if block else 0
+        block = memory.acquire(size) if size else memory.NOTHING
         try:
-            record, argument = self._idle.pop()
+            frame = self._idle.pop()
         except IndexError:
-            record, argument = _new_record()
+            frame = _new_record()
+        shared = block.address
         scratch = shared + self.shared_bytes
-        driver.RECORD.pack_into(record, 0, x, w, y, bias, shared, scratch, 0, 0, team.parallel, team.limit, threads)
+        driver.pack_into(frame[0], 0, x, w, y, bias, shared, scratch, 0, 0, team.parallel, team.limit, threads)
         try:
-            self._run(argument)
+            self._run(frame[1])
         finally:
-            self._idle.append((record, argument))
-            if block:
+            self._idle.append(frame)
+            if size:
                 memory.release(block)
 
+    def __repr__(self) -> str:
+        """One line."""
+        origin = "from disk" if self.from_disk else "compiled"
+        return f"<Kernel {self.problem}: {len(self.stages)} stages, {origin} in {self.compile_seconds * 1e3:.1f} ms>"
 
-def kernel_for(problem: ConvProblem) -> Kernel:
-    """The kernel of a problem: from memory, else compiled once, however many threads ask."""
-    kernel = _kernels.get(problem)
+
+def kernel_for(problem: ConvProblem, machine: Machine | None = None) -> Kernel:
+    """The kernel of a problem: from memory, from disk, else compiled, once, however many threads ask."""
+    key = problem, machine or current_machine()
+    kernel = _kernels.get(key)
     if kernel is None:
-        with _compiling:
-            kernel = _kernels.get(problem)
+        with _building:
+            kernel = _kernels.get(key)
             if kernel is None:
-                kernel = _kernels[problem] = _build(problem, current_machine())
+                kernel = _kernels[key] = build(problem, key[1], lower=_lower)
+                if len(_kernels) > KEEP_KERNELS:
+                    del _kernels[next(iter(_kernels))]
     return kernel
 
 
-def _build(problem: ConvProblem, machine: Machine) -> Kernel:
-    from convgrad.codegen import lower
+def forget() -> None:
+    """Drop all kernels from memory, so that the next call looks on disk."""
+    with _building:
+        _kernels.clear()
+
+
+def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], KernelModule]) -> Kernel:
+    """A kernel from the disk cache, else by way of `lower` and LLVM."""
+    start = time.perf_counter()
+    team.look_again()
+    key = cache.key_of("kernel", problem, machine)
+    entry = cache.read(key)
+    module = _module_of(entry) if entry else None
+    if entry and module:
+        return Kernel(problem, module, entry.objects, seconds=time.perf_counter() - start, from_disk=True)
+    module = lower(problem, machine)
+    objects = jit.compile_ir(driver.with_driver(module), machine)
+    kernel = Kernel(problem, module, objects, seconds=time.perf_counter() - start, from_disk=False)
+    cache.write(key, cache.Entry(objects, _notes(problem, machine, module)))
+    return kernel
+
+
+def _lower(problem: ConvProblem, machine: Machine) -> KernelModule:
+    from convgrad.codegen import lower  # here, since a process whose kernels are all on disk needs neither
     from convgrad.plan import choose
 
-    start = time.perf_counter()
-    module = lower(choose(problem, machine))
-    objects = jit.compile_ir(driver.with_driver(module), machine)
-    return Kernel(problem, module, objects, compile_seconds=time.perf_counter() - start, from_disk=False)
+    return lower(choose(problem, machine))
 
 
-def _new_record() -> tuple[Any, ctypes.c_void_p]:
+def _notes(problem: Any, machine: Machine, module: KernelModule) -> dict[str, Any]:
+    return {
+        "what": str(problem),
+        "isa": machine.isa,
+        "stages": [[stage.symbol, stage.tasks] for stage in module.stages],
+        "shared_bytes": module.shared_bytes,
+        "scratch_bytes": module.scratch_bytes,
+    }
+
+
+def _module_of(entry: cache.Entry) -> KernelModule | None:
+    """What is known of a kernel whose IR was not kept."""
+    try:
+        return KernelModule(
+            ir="",
+            stages=tuple(Stage(symbol=symbol, tasks=tasks) for symbol, tasks in entry.notes["stages"]),
+            shared_bytes=entry.notes["shared_bytes"],
+            scratch_bytes=entry.notes["scratch_bytes"],
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _new_record() -> tuple[memoryview, ctypes.c_void_p]:
+    """A record on cache lines of its own, and the argument that passes it."""
     raw = ctypes.create_string_buffer(driver.RECORD_BYTES + 64)
-    record = memoryview(raw)[-ctypes.addressof(raw) % 64 :].cast("B")
-    return record, ctypes.c_void_p(ctypes.addressof(raw) + -ctypes.addressof(raw) % 64)
+    start = -ctypes.addressof(raw) % 64
+    return memoryview(raw)[start:].cast("B"), ctypes.c_void_p(ctypes.addressof(raw) + start)

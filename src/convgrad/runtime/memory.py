@@ -17,6 +17,7 @@ class Workspace:
     __slots__ = ("_owner", "address", "size")
 
     def __init__(self, size: int) -> None:
+        """Take memory from the system; a failure says how much was asked for."""
         try:
             self._owner = np.empty(size + ALIGNMENT, np.uint8)
         except MemoryError:
@@ -24,6 +25,9 @@ class Workspace:
         start = self._owner.ctypes.data
         self.address = (start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.size = size
+
+
+NOTHING = Workspace(0)  # stands in where a kernel needs none
 
 
 def acquire(size: int) -> Workspace:

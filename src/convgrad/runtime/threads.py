@@ -1,95 +1,175 @@
-"""How many threads take part, and who runs them."""
+"""How many threads take part in a call, and who runs them. Results never depend on it.
+
+Routes, best first:
+  openmp   the OpenMP runtime that is in the process already, such as PyTorch's: its idle workers spin, and a second set
+           of threads would fight them for the cores
+  system   libgomp.so.1 of the system, loaded by us
+  pool     our own workers: without OpenMP, and in every forked child, where libgomp would wait for threads that the
+           fork did not copy
+  python   Python threads, on systems without POSIX threads
+"""
 
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
+import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
 from convgrad import settings
 from convgrad.errors import SettingError
 from convgrad.plan.machine import available_cpus
+from convgrad.runtime import pool
+
+RUNTIMES = ("libgomp", "libiomp5", "libomp")  # how the file names of OpenMP runtimes begin
+SYSTEM_RUNTIME = "libgomp.so.1"
+BY_US = ("set_num_threads", "CONVGRAD_NUM_THREADS")  # said to convgrad: OpenMP's own limit does not lower these
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """A way to run a compiled function on several threads."""
 
-    name: str  # openmp, pool, python or serial
-    path: str  # of the library, if it is one
-    parallel: int  # address of a function like GOMP_parallel; 0 if serial
-    limit: int  # address of omp_get_max_threads; 0 if there is none
-
-
-SERIAL = Route("serial", "", 0, 0)
+    name: str  # openmp, system, pool or python; none before it is needed
+    path: str = ""  # of the OpenMP runtime, also when it is only asked for its limit
+    parallel: int = 0  # address of a function with the signature of GOMP_parallel
+    limit: int = 0  # address of omp_get_max_threads; 0 if there is none
 
 
 class Team:
-    """What a call needs to know to go parallel. One exists per process; kernels read its attributes without a lock."""
+    """What a call needs to know to go parallel. There is one per process; calls read its attributes without a lock."""
 
-    __slots__ = ("count", "limit", "parallel", "route", "source")
+    __slots__ = ("_lock", "_modules", "_workers", "count", "forked", "limit", "parallel", "route", "source")
 
     def __init__(self) -> None:
-        self.count = 0  # 0 before the first use
-        self.source = ""
-        self.use(SERIAL)
-
-    def use(self, route: Route) -> None:
-        """Take a route from the next call on."""
-        self.route, self.parallel, self.limit = route, route.parallel, route.limit
+        """A team that has not been asked for yet."""
+        self._lock = threading.Lock()
+        self._workers: pool.Pool | pool.PythonPool | None = None
+        self._modules = 0  # how many Python modules were loaded when we last looked for OpenMP
+        self.count = 0  # threads of a call; 0 before the first use
+        self.source = ""  # what decided that number
+        self.forked = False
+        self.route, self.parallel, self.limit = Route("none"), 0, 0
 
     def start(self) -> int:
-        """Settle the number of threads and the route; done once, by the first call."""
-        if not self.count:
-            count, self.source = _default_threads()
-            if count > 1:
-                self.use(_openmp() or SERIAL)
-            self.count = count if self.parallel else 1
+        """Settle the number of threads; the first call does it. Returns the number."""
+        with self._lock:
+            if not self.count:
+                self._settle(*(settings.num_threads() or available_cpus()))
         return self.count
+
+    def resize(self, count: int) -> None:
+        """Use so many threads from the next call on."""
+        with self._lock:
+            self._settle(count, "set_num_threads")
+
+    def look_again(self) -> None:
+        """Move to an OpenMP runtime that came after us, with PyTorch for instance. Cheap when nothing was imported."""
+        if self.route.name in ("system", "pool") and not self.forked and len(sys.modules) != self._modules:
+            with self._lock:
+                self._choose_route()
+
+    def _settle(self, count: int, source: str) -> None:
+        count = min(count, MOST_THREADS)
+        self.source = source
+        if count > 1:
+            if self.route.name == "none":
+                self._choose_route()
+            if self._workers:
+                self._workers.grow(count - 1)
+        self._apply_limit()
+        self.count = count  # last: whoever reads it finds a route
+
+    def _choose_route(self) -> None:
+        self._modules = len(sys.modules)
+        loaded = openmp_in_process()
+        if loaded and loaded.parallel and not self.forked:
+            self.route = loaded
+        elif self.route.name in ("none", "openmp") or self.forked:
+            self.route = self._own_route(loaded)
+        self.parallel = self.route.parallel
+        self._apply_limit()
+
+    def _own_route(self, loaded: Route | None) -> Route:
+        system = None if self.forked or loaded else _open("system", SYSTEM_RUNTIME)
+        if system and system.parallel:
+            return system
+        name = "pool" if pool.is_supported() else "python"
+        self._workers = self._workers or (pool.Pool() if name == "pool" else pool.PythonPool())
+        return Route(name, loaded.path if loaded else "", self._workers.parallel, loaded.limit if loaded else 0)
+
+    def _apply_limit(self) -> None:
+        self.limit = 0 if self.source in BY_US else self.route.limit
+
+    def after_fork(self) -> None:
+        """In the child: the workers, ours or OpenMP's, stayed behind, and locks may have been held."""
+        self._lock = threading.Lock()
+        if self._workers:
+            self._workers.forget()
+        self.forked = True
+        if self.route.name != "none":
+            self.count, self.route = 0, Route("none")  # settled again by the next call
+
+    def effective(self) -> int:
+        """Threads that a call made now would use at most."""
+        count = self.start()
+        if self.limit and count > 1:
+            count = max(1, min(count, ctypes.CFUNCTYPE(ctypes.c_int)(self.limit)()))
+        return count
 
 
 team = Team()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=team.after_fork)
 
 
 def num_threads() -> int:
     """The most threads that a call uses."""
-    return team.start()
+    return team.effective()
 
 
 def set_num_threads(count: int) -> None:
     """Use at most this many threads from the next call on. Results do not depend on it."""
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise SettingError(f"set_num_threads got {count!r}; it takes a whole number, 1 or more")
+        raise SettingError(f"set_num_threads got {count!r}; it takes a whole number of threads, 1 or more")
+    team.resize(count)
+
+
+def run_stage(function: int, record: int, threads: int) -> None:
+    """Run a compiled `void function(ptr record)` on at most so many threads; returns when all have left it."""
     team.start()
-    if count > 1 and not team.parallel:
-        team.use(_openmp() or SERIAL)
-    team.count, team.source = count if team.parallel else 1, "set_num_threads"
+    if threads <= 1 or not team.parallel:
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(record)
+        return
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    signature(team.parallel)(function, record, min(threads, max(1, team.count)), 0)
 
 
-def _default_threads() -> tuple[int, str]:
-    return settings.num_threads() or available_cpus()
-
-
-def _openmp() -> Route | None:
-    """The OpenMP runtime that is in the process already, else the system's."""
-    for path in (*_loaded_openmp(), "libgomp.so.1"):
-        try:
-            library = ctypes.CDLL(path)
-            parallel = ctypes.cast(library.GOMP_parallel, ctypes.c_void_p).value or 0
-            limit = ctypes.cast(library.omp_get_max_threads, ctypes.c_void_p).value or 0
-        except (OSError, AttributeError):
-            continue
-        return Route("openmp", path, parallel, limit)
-    return None
-
-
-def _loaded_openmp() -> list[str]:
+def openmp_in_process() -> Route | None:
+    """The OpenMP runtime that somebody else loaded; PyTorch's if there are several."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
-        return []
-    paths = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "omp" in line and line.count("/"))
-    found = [path for path in paths if os.path.basename(path).startswith(("libgomp", "libiomp5", "libomp"))]
-    return sorted(found, key=lambda path: "torch" not in path)
+        return None
+    mapped = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "omp" in line and "/" in line)
+    found = [path for path in mapped if os.path.basename(path).startswith(RUNTIMES)]
+    routes = [route for path in sorted(found, key=lambda path: "torch" not in path) if (route := _open("openmp", path))]
+    return next((route for route in routes if route.parallel), routes[0] if routes else None)
+
+
+def _open(name: str, path: str) -> Route | None:
+    try:
+        library = ctypes.CDLL(path)
+    except OSError:
+        return None
+    return Route(name, path, _address(library, "GOMP_parallel"), _address(library, "omp_get_max_threads"))
+
+
+def _address(library: ctypes.CDLL, symbol: str) -> int:
+    try:
+        return ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0
+    except AttributeError:  # libomp is not everywhere built with the names of libgomp
+        return 0
