@@ -35,10 +35,12 @@ class Copy:
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
         dims = _merged(dims)
-        along_dst = next((d for d in dims if d.dst == 1 and d.src != 0), None)
+        along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == 1), None)
         if along_dst is not None and along_dst is along_src:
             inner, body = [along_dst], self._vectors
+        elif along_dst is not None and along_dst.src == 0 and not self.accumulate:
+            inner, body = [along_dst], self._fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], self._transposed
         else:
@@ -78,6 +80,15 @@ class Copy:
             lanes = int(value.type[1:].split()[0]) if value.type.startswith("<") else 1
             value = b.binary("fadd", self.isa.load(b, self.dst_dtype, dst, lanes, count), value)
         self.isa.store(b, self.dst_dtype, value, dst, count)
+
+    def _fill(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
+        """One number, many times."""
+        lanes = self.isa.lanes(self.compute)
+        one = self.isa.load(b, self.src_dtype, src)
+        every = self.isa.splat(b, one, lanes)
+        whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
+        b.loop(0, whole, lambda i, _: self._store(b, every, self._dst(b, dst, i)), step=lanes, name="fill")
+        b.loop(whole, dim.extent, lambda i, _: self._store(b, one, self._dst(b, dst, i)), name="fill")
 
     def _vectors(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
         lanes = self.isa.lanes(self.compute)

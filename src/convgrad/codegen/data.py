@@ -19,19 +19,20 @@ def lower_data(plan: DataPlan) -> KernelModule:
     plan.validate()
     module = Module()
     size = BYTES[plan.compute]
-    staging = _round64(size * plan.panel)
-    scratch = max(staging, _round64(size * plan.slab_size) + _round64(size * plan.result_size))
+    staging = round64(size * plan.panel)
+    scratch = max(staging, round64(size * plan.slab_size) + round64(size * plan.result_size))
     main = _Main(plan)
     panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
     stages = [
         emit_stage(module, "pack", panels, scratch, lambda b, at, task: _pack(plan, b, at, task)),
         emit_stage(module, "main", main.tasks, scratch, main.task),
     ]
-    shared = _round64(size * plan.weights_size) + _round64(size * plan.bias_size)
+    shared = round64(size * plan.weights_size) + round64(size * plan.bias_size)
     return KernelModule(ir=str(module), stages=tuple(stages), shared_bytes=shared, scratch_bytes=scratch)
 
 
-def _round64(count: int) -> int:
+def round64(count: int) -> int:
+    """Bytes up to whole cache lines."""
     return -(-count // 64) * 64
 
 
@@ -101,7 +102,7 @@ def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Ind
 
 
 def _bias_at(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> Value:
-    start = _round64(BYTES[plan.compute] * plan.weights_size) // BYTES[plan.compute]
+    start = round64(BYTES[plan.compute] * plan.weights_size) // BYTES[plan.compute]
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
     return b.at(at.shared, b.add(start, b.mul(which, plan.width)), ARITHMETIC[plan.compute])
 
@@ -125,7 +126,7 @@ class _Main:
         self.bundle = bundle
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
-        results = b.at(at.scratch, _round64(BYTES[plan.compute] * plan.slab_size), "i8")
+        results = b.at(at.scratch, round64(BYTES[plan.compute] * plan.slab_size), "i8")
         first = b.mul(share, plan.blocks_per_task)
         last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
         if plan.i_blocks == 1:

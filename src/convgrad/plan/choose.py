@@ -9,20 +9,24 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import best_tile
+from convgrad.plan.tiles import best_row_tile, best_tile
+from convgrad.plan.weights import WeightsPlan, window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
-Plan = DataPlan
+Plan = DataPlan | WeightsPlan
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
 SLAB_BYTES = 192 * 1024
 RESULT_BYTES = 256 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_SPREAD = 8  # channels per group up to which vectors run across groups
 
 
 def choose(problem: ConvProblem, machine: Machine) -> Plan:
     """The plan; the same for equal arguments, on any number of threads."""
     problem.validate()
+    if problem.unknown is Unknown.W:
+        return choose_weights(problem, machine)
     return choose_data(problem, machine)
 
 
@@ -77,3 +81,57 @@ def _grow(plan: DataPlan, counts: Ints, size: int) -> DataPlan:
     return replace(plan, block=tuple(block))
 
 
+
+
+def choose_weights(problem: ConvProblem, machine: Machine) -> WeightsPlan:
+    """Blocking for W."""
+    compute = COMPUTE[problem.dtype]
+    size = SIZES[compute]
+    lanes = machine.lanes_f32 * 4 // size
+    c, k = problem.x_channels, problem.y_channels
+    taps = problem.taps[-1]
+    spread = problem.groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD
+    if spread:
+        lane_side = "y"
+        shape = best_row_tile(c, taps, problem.groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
+    else:
+        shapes = {
+            "y": best_row_tile(c, taps, k, lanes, machine.registers, rows_shift=True),
+            "x": best_row_tile(k, taps, c, lanes, machine.registers, rows_shift=False),
+        }
+        lane_side = min(shapes, key=lambda side: shapes[side].cycles)
+        shape = shapes[lane_side]
+    axes = window_axes(problem)
+    row_strides = problem.x_strides if lane_side == "y" else problem.y_strides
+    plan = WeightsPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, lane_side=lane_side,
+        vectors=shape.vectors, lane_groups=shape.vectors * lanes // k if spread else 1, spread=spread,
+        row_channels=shape.row_channels, tile_taps=shape.taps, block=(1,) * len(axes), chunks=1, lane_shares=1,
+        row_shares=1, x_pixel_major=abs(row_strides[2]) < abs(row_strides[-1]),
+    )  # fmt: skip
+    return _share(_grow_windows(plan, size), size)
+
+
+def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
+    """Blocks of windows as large as the cache of a core allows, innermost axis first."""
+    block = list(plan.block)
+    for n in reversed(range(len(block))):
+        while block[n] < plan.axes[n].windows:
+            larger = min(plan.axes[n].windows, 2 * block[n])
+            candidate = replace(plan, block=(*block[:n], larger, *block[n + 1 :]))
+            if size * max(candidate.row_slab_size, candidate.lane_slab_size) > SLAB_BYTES:
+                return replace(plan, block=tuple(block))
+            if prod(candidate.block) > 2048:
+                return replace(plan, block=tuple(block))
+            block[n] = larger
+    return replace(plan, block=tuple(block))
+
+
+def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
+    """Tasks: chunks of windows where the sums are small, else shares of the lanes."""
+    blocks = prod(plan.block_grid)
+    chunks = max(1, min(8, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
+    plan = replace(plan, chunks=chunks)
+    if chunks * plan.bundles < 8 and not plan.spread:
+        plan = replace(plan, lane_shares=min(plan.lane_blocks, -(-8 // (chunks * plan.bundles))))
+    return plan

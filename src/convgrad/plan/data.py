@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
+from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 
@@ -109,8 +110,8 @@ class DataPlan:
         """Per axis, and of the input channel."""
         channels = self.i_block * self.slab_numbers
         if self.pixel_major:
-            return _row_major(self.slab_extent, channels), self.slab_numbers
-        strides = _row_major(self.slab_extent, 1)
+            return row_major(self.slab_extent, channels), self.slab_numbers
+        strides = row_major(self.slab_extent, 1)
         plane = strides[0] * self.slab_extent[0]
         return strides, plane + (-plane % 16) + 16  # an odd number of cache lines, so that planes do not collide
 
@@ -130,7 +131,7 @@ class DataPlan:
     @property
     def result_strides(self) -> Ints:
         """Per axis; a position holds one block of lanes."""
-        return _row_major(self.result_extent, self.width)
+        return row_major(self.result_extent, self.width)
 
     @property
     def result_block(self) -> int:
@@ -163,10 +164,3 @@ class DataPlan:
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
 
-
-def _row_major(extents: Ints, innermost: int) -> Ints:
-    strides = []
-    for extent in reversed(extents):
-        strides.insert(0, innermost)
-        innermost *= extent
-    return tuple(strides)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -173,12 +172,12 @@ def amx_refusal() -> str | None:
 
 def host_triple() -> str:
     """LLVM's name of the host, spelled without asking LLVM."""
-    arch = platform.machine().lower()
+    arch = os.uname().machine.lower() if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "").lower()
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
     if sys.platform == "darwin":
         return f"{'arm64' if arch == 'aarch64' else arch}-apple-darwin"
     if sys.platform == "win32":
-        return f"{arch}-pc-windows-msvc"
+        return f"{arch}-pc-windows-msvc-elf"  # LLVM's loader takes ELF objects only, there too
     return f"{arch}-unknown-linux-gnu"
 
 

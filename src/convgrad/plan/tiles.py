@@ -69,3 +69,41 @@ def best_tile(
                 best = TileShape(tile, vectors, cycles)
     assert best is not None
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """Row channels, taps of the innermost axis and vectors of lanes, and predicted cycles per window."""
+
+    row_channels: int
+    taps: int
+    vectors: int
+    cycles: float
+
+
+def best_row_tile(
+    rows: int, taps: int, lane_channels: int, lanes: int, registers: int, *, rows_shift: bool, a_vector: bool = False
+) -> RowTile:
+    """The cheapest tile for sums of outer products; taps multiply the rows where these shift, else the columns."""
+    best: RowTile | None = None
+    for vectors in range(1, 5):
+        if vectors > 1 and (vectors - 1) * lanes >= lane_channels:
+            break
+        blocks = -(-lane_channels // (vectors * lanes))
+        for together in (t for t in range(1, taps + 1) if taps % t == 0):
+            columns = vectors if rows_shift else vectors * together
+            most = most_rows(registers, columns, a_vector) // (together if rows_shift else 1)
+            for pieces in range(1, rows + 1):
+                channels = -(-rows // pieces)
+                if channels > most:
+                    continue
+                count = channels * (together if rows_shift else 1)
+                loads = columns + (count * columns if a_vector else count)
+                step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, 4.0)
+                cycles = pieces * blocks * taps // together * (step + 0.1)
+                if best is None or cycles < best.cycles:
+                    best = RowTile(channels, together, vectors, cycles)
+                if pieces > 1 and channels < 4:
+                    break
+    assert best is not None
+    return best

@@ -1,0 +1,279 @@
+"""Lowering of a WeightsPlan: sum outer products chunk by chunk, then add the chunks and write the weights."""
+
+from __future__ import annotations
+
+from convgrad.codegen.copying import Copy, Dim, emit_zero
+from convgrad.codegen.data import round64
+from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
+from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.stages import Places, emit_stage
+from convgrad.plan.weights import WeightsPlan, WindowAxis
+
+
+def lower_weights(plan: WeightsPlan) -> KernelModule:
+    """Two stages: sums, then weights."""
+    plan.validate()
+    module = Module()
+    size = BYTES[plan.compute]
+    scratch = round64(size * plan.row_slab_size) + round64(size * plan.lane_slab_size)
+    sums = _Sums(plan)
+    tasks = 1
+    for extent in plan.grid:
+        tasks *= extent
+    finish = plan.bundles * plan.lane_blocks
+    stages = (
+        emit_stage(module, "sums", tasks, scratch, sums.task),
+        emit_stage(module, "finish", finish, scratch, lambda b, at, task: _finish(plan, b, at, task)),
+    )
+    shared = round64(size * plan.sum_size) * plan.chunks
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+def _chunk_numbers(plan: WeightsPlan) -> int:
+    """From the sums of one chunk to those of the next."""
+    return round64(BYTES[plan.compute] * plan.sum_size) // BYTES[plan.compute]
+
+
+class _Sums:
+    """The first stage."""
+
+    def __init__(self, plan: WeightsPlan):
+        self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
+        p = plan.problem
+        self.lane_tensor, self.row_tensor = ("y", "x") if plan.rows_shift else ("x", "y")
+        self.tensor_strides = p.strides
+        self.blocks = 1
+        for extent in plan.block_grid:
+            self.blocks *= extent
+        self.tile = self._tile()
+
+    def _tile(self) -> Tile:
+        """Rows and columns in the order (tap, channel or vector)."""
+        plan = self.plan
+        reach = plan.axes[-1].dilation
+        row_axes, row_channel = plan.row_slab
+        step = plan.padded_rows * plan.width  # of the sums, per tap
+        channels, vectors, taps = range(plan.row_channels), range(plan.vectors), range(plan.tile_taps)
+        still = range(1)
+        row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
+        return Tile(
+            isa=self.isa, compute=plan.compute, a_vector=plan.spread,
+            rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
+            c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
+            columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
+            c_columns=tuple(t * step + v * plan.lanes for t in column_taps for v in vectors),
+        )  # fmt: skip
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """All blocks of windows of one chunk."""
+        plan = self.plan
+        chunk, self.bundle, lane_share, row_share = b.split(task, plan.grid)
+        self.first_block = b.mul(lane_share, plan.share_blocks)
+        self.last_block = b.minimum(b.add(self.first_block, plan.share_blocks), plan.lane_blocks)
+        self.first_row = b.mul(row_share, plan.share_rows)
+        self.sums = b.at(at.shared, b.mul(chunk, _chunk_numbers(plan)), self.kind)
+        self._clear(b)
+        lanes = b.at(at.scratch, round64(BYTES[plan.compute] * plan.row_slab_size), "i8")
+
+        def block(number: Index, _: object) -> None:
+            places = b.split(number, plan.block_grid)
+            starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
+            self._pack_rows(b, at, starts)
+            self._pack_lanes(b, at, lanes, starts)
+            b.loop(
+                self.first_block, self.last_block,
+                lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts), name="lanes",
+            )  # fmt: skip
+
+        first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
+        last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
+        b.loop(first, last, block, name="block")
+
+    def _sums_at(self, b: Builder, lane_block: Index) -> Value:
+        """Tap 0 and the first row of this task, of a lane block."""
+        plan = self.plan
+        which = b.add(b.mul(self.bundle, plan.lane_blocks), lane_block)
+        return b.at(self.sums, b.dot([(which, plan.sum_block), (self.first_row, plan.width)]), self.kind)
+
+    def _clear(self, b: Builder) -> None:
+        plan = self.plan
+
+        def of_block(lane_block: Index, _: object) -> None:
+            base = self._sums_at(b, lane_block)
+
+            def of_tap(tap: Index, _: object) -> None:
+                target = b.at(base, b.mul(tap, plan.padded_rows * plan.width), self.kind)
+                emit_zero(b, self.isa, plan.compute, target, plan.share_rows * plan.width)
+
+            b.loop(0, plan.taps, of_tap, name="tap")
+
+        b.loop(self.first_block, self.last_block, of_block, name="clear")
+
+    # --- packing
+
+    def _box(
+        self, b: Builder, starts: list[Index], tensor: str, strides: tuple[int, ...]
+    ) -> tuple[list[Dim], Index, Index, list[Value]]:
+        """The elements of a block in one tensor: axes, origins in the tensor and the slab, conditions of a border."""
+        plan = self.plan
+        steps = (self.tensor_strides[tensor][0], *self.tensor_strides[tensor][3:])
+        dims, source, target, border = [], 0, 0, []
+        for axis, start, block, extent, step, slab in zip(
+            plan.axes, starts, plan.block, plan.x_extent, steps, strides, strict=True
+        ):
+            if tensor == "y":
+                dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, slab))
+                source = b.add(source, b.mul(start, step))
+                continue
+            origin = b.sub(b.mul(start, axis.stride), axis.low)
+            low = b.maximum(b.sub(0, origin), 0) if axis.clipped else 0
+            dims.append(Dim(b.sub(b.minimum(b.sub(axis.image, origin), extent), low), step, slab))
+            source = b.add(source, b.mul(b.add(origin, low), step))
+            target = b.add(target, b.mul(low, slab))
+            if axis is plan.axes[-1] and axis.clipped and plan.tile_taps > 1:
+                border.append(index(b.compare("ne", dims[-1].extent, extent)))
+        return dims, source, target, border
+
+    def _copy(self) -> Copy:
+        plan = self.plan
+        return Copy(isa=self.isa, compute=plan.compute, src_dtype=plan.problem.dtype, dst_dtype=plan.compute)
+
+    def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
+        plan = self.plan
+        strides, channel_step = plan.row_slab
+        group, channel = self.tensor_strides[self.row_tensor][1:3]
+        dims, source, target, border = self._box(b, starts, self.row_tensor, strides)
+        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        dims.append(Dim(count, channel, channel_step))
+        source = b.add(source, b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)]))
+        if plan.spread:
+            groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
+            dims += [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, 0, 1)]
+        self._zero_border(b, at.scratch, plan.row_slab_size, border)
+        tensor = b.at(at.of(self.row_tensor), source, STORAGE[plan.problem.dtype])
+        self._copy().emit(b, tensor, b.at(at.scratch, target, self.kind), dims)
+
+    def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
+        plan = self.plan
+        group, channel = self.tensor_strides[self.lane_tensor][1:3]
+        dims, source, target, border = self._box(b, starts, self.lane_tensor, plan.lane_slab)
+        source = b.add(source, b.mul(self.bundle, plan.lane_groups * group))
+        self._zero_border(b, slab, plan.lane_slab_size, border)
+
+        def of_block(lane_block: Index, _: object) -> None:
+            if plan.spread:
+                groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
+                lanes = [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, channel, 1)]
+            else:
+                count = b.minimum(b.sub(plan.lane_count, b.mul(lane_block, plan.width)), plan.width)
+                lanes = [Dim(count, channel, 1)]
+            here = b.add(source, b.mul(lane_block, plan.width * channel))
+            there = b.add(target, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block))
+            tensor = b.at(at.of(self.lane_tensor), here, STORAGE[plan.problem.dtype])
+            self._copy().emit(b, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
+
+        b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def _zero_border(self, b: Builder, slab: Value, size: int, border: list[Value]) -> None:
+        for condition in border:
+            with b.when(condition):
+                emit_zero(b, self.isa, self.plan.compute, slab, size)
+
+    # --- arithmetic
+
+    def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
+        """Every tap and row tile, for one lane block."""
+        plan = self.plan
+        vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
+        sums = self._sums_at(b, lane_block)
+        row_axes, row_channel = plan.row_slab
+        counts = [
+            b.minimum(b.sub(axis.windows, start), block)
+            for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
+        ]
+
+        def taps(n: int, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
+            if n == len(plan.axes):
+                row_tiles(shift, tap, reductions)
+                return
+            axis = plan.axes[n]
+            inner = n == len(plan.axes) - 1
+            tile = plan.tile_taps if inner else 1
+
+            def of_tap(r: Index, _: object) -> None:
+                first, last = self._bounds(b, axis, starts[n], counts[n], r) if tile == 1 else (0, counts[n])
+                x_step = row_axes[n] if plan.rows_shift else plan.lane_slab[n]
+                moved = b.mul(r, axis.dilation * x_step)
+                row_step, lane_step = (axis.stride, 1) if plan.rows_shift else (1, axis.stride)
+                more = Reduction(first, last, row_step * row_axes[n], lane_step * plan.lane_slab[n])
+                a, x = shift
+                following = (b.add(a, moved), x) if plan.rows_shift else (a, b.add(x, moved))
+                taps(n + 1, following, b.add(b.mul(tap, axis.taps), r), [*reductions, more])
+
+            b.loop(0, axis.taps, of_tap, step=tile, name="tap")
+
+        def row_tiles(shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
+            rest = b.sub(plan.row_count, self.first_row)
+
+            def of_row(row: Index, _: object) -> None:
+                a = b.at(rows, b.add(shift[0], b.mul(row, row_channel)), self.kind)
+                x = b.at(vectors, shift[1], self.kind)
+                place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
+                self.tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None)
+
+            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+
+        taps(0, (0, 0), 0, [])
+
+    def _bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
+        """Windows of the block whose tap r meets x."""
+        if not axis.clipped:
+            return 0, count
+        reached = b.sub(b.add(b.mul(start, axis.stride), b.mul(r, axis.dilation)), axis.low)
+        first = b.sub(0, b.floor_div(reached, axis.stride))
+        last = b.add(b.floor_div(b.sub(axis.image - 1, reached), axis.stride), 1)
+        return b.maximum(first, 0), b.minimum(last, count)
+
+
+def _finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
+    """The weights of one lane block: chunks added pairwise, in an order that the plan fixes."""
+    isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
+    bundle, block = b.split(task, (plan.bundles, plan.lane_blocks))
+    sums = b.at(at.shared, b.mul(task, plan.sum_block), kind)
+    if plan.chunks > 1:
+        _add_chunks(plan, b, sums)
+    group, k, c = p.w_strides[:3]
+    lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
+    dims = [Dim(plan.row_count, plan.width, row_step)]
+    step = plan.padded_rows * plan.width
+    for taps, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
+        dims.append(Dim(taps, step, stride))
+        step *= taps
+    if plan.spread:
+        groups = b.minimum(b.sub(p.groups, b.mul(bundle, plan.lane_groups)), plan.lane_groups)
+        dims += [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
+    else:
+        dims.append(Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step))
+    origin = b.dot([(bundle, plan.lane_groups * group), (block, plan.width * lane_step)])
+    copy = Copy(isa=isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate)
+    copy.emit(b, sums, b.at(at.w, origin, STORAGE[p.out_dtype]), dims)
+
+
+def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value) -> None:
+    isa, kind = ISAS[plan.isa], ARITHMETIC[plan.compute]
+    step = _chunk_numbers(plan)
+
+    def vector(i: Index, _: object) -> None:
+        parts = [
+            isa.load(b, plan.compute, b.at(sums, b.add(i, chunk * step), kind), plan.lanes)
+            for chunk in range(plan.chunks)
+        ]
+        while len(parts) > 1:
+            pairs = [b.binary("fadd", x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
+            parts = pairs + parts[len(pairs) * 2 :]
+        isa.store(b, plan.compute, parts[0], b.at(sums, i, kind))
+
+    b.loop(0, plan.sum_block, vector, step=plan.lanes, name="add")

@@ -1,0 +1,201 @@
+"""How W is computed: tasks sum outer products of pixels over a chunk of windows; a second stage adds the chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.plan.strides import row_major
+from convgrad.problem.conv import ConvProblem, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAxis:
+    """One axis: windows p and taps r meet x at stride·p + dilation·r − low."""
+
+    windows: int
+    image: int
+    taps: int
+    stride: int
+    dilation: int
+    low: int
+
+    @property
+    def clipped(self) -> bool:
+        """Whether some tap of some window falls outside x."""
+        highest = self.stride * (self.windows - 1) + self.dilation * (self.taps - 1) - self.low
+        return self.low > 0 or highest >= self.image
+
+
+def window_axes(problem: ConvProblem) -> tuple[WindowAxis, ...]:
+    """The batch, an axis with one tap, and the spatial axes."""
+    spatial = zip(
+        problem.y_extent, problem.x_extent, problem.taps, problem.stride, problem.dilation, problem.pad_low, strict=True
+    )
+    return (WindowAxis(problem.batch, problem.batch, 1, 1, 1, 0), *(WindowAxis(*axis) for axis in spatial))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPlan:
+    """Blocking of a problem that solves for W.
+
+    Vectors run along the channels of one tensor, the lane side: k of y, or c of x. The other side gives the rows of the
+    register tile, one number at a time; taps are rows where x gives the rows, and columns where x gives the lanes.
+    Where `lane_groups` > 1 the lanes are the channels of several groups and the rows are vectors of the other side,
+    spread so that every lane meets the channel of its own group.
+
+    A task sums the windows of one chunk for a share of the lane blocks and of the rows. Which windows form a chunk, and
+    the order of their sum, follows from the shape alone. Sizes count numbers of the arithmetic type.
+    """
+
+    problem: ConvProblem
+    isa: str
+    compute: str
+    lanes: int
+    axes: tuple[WindowAxis, ...]  # batch first
+    lane_side: str  # "y" or "x"
+    vectors: int
+    lane_groups: int
+    spread: bool
+    row_channels: int  # channels of the row side in one register tile
+    tile_taps: int  # taps of the innermost axis in one register tile; divides their number
+    block: Ints  # windows per axis that are packed at a time
+    chunks: int
+    lane_shares: int  # tasks that divide the lane blocks
+    row_shares: int  # tasks that divide the row channels
+    x_pixel_major: bool  # of the slab of x where it gives the rows
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def rows_shift(self) -> bool:
+        """Whether the rows come from x, which moves with the tap."""
+        return self.lane_side == "y"
+
+    @property
+    def row_count(self) -> int:
+        """Channels of the row side, of one group."""
+        return self.problem.x_channels if self.rows_shift else self.problem.y_channels
+
+    @property
+    def lane_count(self) -> int:
+        """Channels of the lane side, of one group."""
+        return self.problem.y_channels if self.rows_shift else self.problem.x_channels
+
+    @property
+    def width(self) -> int:
+        """Lanes of one block."""
+        return self.vectors * self.lanes
+
+    @property
+    def bundles(self) -> int:
+        """Bundles of `lane_groups` groups."""
+        return -(-self.problem.groups // self.lane_groups)
+
+    @property
+    def lane_blocks(self) -> int:
+        """Blocks of lanes of one bundle."""
+        return 1 if self.spread else -(-self.lane_count // self.width)
+
+    @property
+    def share_blocks(self) -> int:
+        """Lane blocks of one task."""
+        return -(-self.lane_blocks // self.lane_shares)
+
+    @property
+    def share_rows(self) -> int:
+        """Row channels of one task, a multiple of the tile's."""
+        tiles = -(-self.row_count // self.row_channels)
+        return -(-tiles // self.row_shares) * self.row_channels
+
+    @property
+    def taps(self) -> int:
+        """Of the whole kernel."""
+        return prod(self.problem.taps)
+
+    # --- slabs
+
+    @property
+    def x_extent(self) -> Ints:
+        """Elements of x per axis that one block meets."""
+        return tuple(
+            axis.stride * (block - 1) + axis.dilation * (axis.taps - 1) + 1
+            for axis, block in zip(self.axes, self.block, strict=True)
+        )
+
+    @property
+    def row_slab(self) -> tuple[Ints, int]:
+        """Strides of the packed row side: per axis, and of the channel."""
+        extent = self.x_extent if self.rows_shift else self.block
+        if self.spread:
+            return row_major(extent, self.share_rows * self.width), self.width
+        if self.x_pixel_major:
+            return row_major(extent, self.share_rows), 1
+        strides = row_major(extent, 1)
+        plane = strides[0] * extent[0]
+        return strides, plane + (-plane % 16) + 16
+
+    @property
+    def row_slab_size(self) -> int:
+        """All of it."""
+        strides, channel = self.row_slab
+        extent = self.x_extent if self.rows_shift else self.block
+        if self.spread or self.x_pixel_major:
+            return strides[0] * extent[0]
+        return channel * self.share_rows
+
+    @property
+    def lane_slab(self) -> Ints:
+        """Strides of the packed lane side, of one lane block, per axis; lanes are innermost."""
+        return row_major(self.block if self.rows_shift else self.x_extent, self.width)
+
+    @property
+    def lane_slab_block(self) -> int:
+        """Numbers of one lane block."""
+        return self.lane_slab[0] * (self.block if self.rows_shift else self.x_extent)[0]
+
+    @property
+    def lane_slab_size(self) -> int:
+        """All lane blocks of one task."""
+        return self.lane_slab_block * self.share_blocks
+
+    # --- sums
+
+    @property
+    def padded_rows(self) -> int:
+        """Row channels of all tasks."""
+        return self.share_rows * self.row_shares
+
+    @property
+    def sum_block(self) -> int:
+        """Sums of one lane block, order (taps, row channel, lane)."""
+        return self.taps * self.padded_rows * self.width
+
+    @property
+    def sum_size(self) -> int:
+        """Sums of one chunk, order (bundle, lane block, sum block)."""
+        return self.bundles * self.lane_blocks * self.sum_block
+
+    @property
+    def block_grid(self) -> Ints:
+        """Blocks of windows per axis."""
+        return tuple(-(-axis.windows // block) for axis, block in zip(self.axes, self.block, strict=True))
+
+    @property
+    def grid(self) -> Ints:
+        """Tasks of the first stage."""
+        return (self.chunks, self.bundles, self.lane_shares, self.row_shares)
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        assert self.axes[-1].taps % self.tile_taps == 0
+        assert self.spread or self.lane_groups == 1
+        assert not self.spread or (self.rows_shift and self.lane_groups * self.lane_count <= self.width)
+
+    def __str__(self) -> str:
+        rows = self.row_channels * (self.tile_taps if self.rows_shift else 1)
+        columns = self.vectors * (1 if self.rows_shift else self.tile_taps)
+        return (
+            f"weights plan on {self.isa}: lanes along {self.lane_side}, tile {rows} x {columns}·{self.lanes}, "
+            f"block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks\n"
+            + "\n".join(f"  {reason}" for reason in self.reasons)
+        )
