@@ -1,0 +1,61 @@
+"""The command line: convolution gradients of a graph file, checked against their definition."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from convgrad.errors import ConvError
+
+MISTAKE = 2  # exit status for what the user can mend; 1 is a check that failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; a mistake of the user's is one line on stderr."""
+    try:
+        args = _parser().parse_args(argv)
+        status = args.command(args)
+        sys.stdout.flush()
+        return status
+    except ConvError as error:  # anything else is a fault of ours and keeps its traceback
+        return _complain(str(error))
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(MISTAKE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    from convgrad.cli import doctor, run, verify
+
+    parser = _Parser(prog="convgrad", description=__doc__, epilog="convgrad COMMAND --help shows examples of a command")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
+    for module in (run, verify, doctor):
+        name = module.__name__.rpartition(".")[2]
+        command = commands.add_parser(
+            name,
+            help=module.command.__doc__,
+            description=module.command.__doc__,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        command.set_defaults(command=module.command)
+    return parser
+
+
+def _complain(text: str) -> int:
+    print("convgrad:", " ".join(text.split()), file=sys.stderr)
+    return MISTAKE

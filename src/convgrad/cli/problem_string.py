@@ -91,7 +91,9 @@ def _lex(text: str) -> dict[str, int]:
             raise ProblemStringError(f"{text}: letters and their number are expected at {text[at : at + 12]!r}")
         key, number = entry[1], entry[2]
         if key not in _KEYS:
-            raise ProblemStringError(f"{text}: {key!r} means nothing; letters are g mb ic oc, and i o k s p d with an axis")
+            raise ProblemStringError(
+                f"{text}: {key!r} means nothing; letters are g mb ic oc, and i o k s p d with an axis"
+            )
         if len(number) > 10 or int(number) > _LARGEST:
             raise ProblemStringError(f"{text}: the number of {key} is larger than {_LARGEST}")
         values[key] = int(number)

@@ -70,7 +70,9 @@ class Graph:
         self._tensors = _collect_tensors(self.ops)
         self._producers = _collect_producers(self.ops)
         order = _in_topological_order(self.ops, self._producers)
-        self._partitions = tuple(Partition(i, op, self) for i, op in enumerate(op for op in order if op.kind != "End"))
+        self._partitions = tuple(
+            Partition(i, op, self.engine_kind) for i, op in enumerate(op for op in order if op.kind != "End")
+        )
         self._finalized = True
 
     def get_partitions(self, policy: str = "fusion") -> list[Partition]:
@@ -90,7 +92,9 @@ class Graph:
         self._must_be_final("get_output_ports")
         read = {tensor.id for op in self.ops if op.kind != "End" for tensor in op.inputs}
         marked = {tensor.id for op in self.ops if op.kind == "End" for tensor in op.inputs}
-        return [tensor for id, tensor in self._tensors.items() if id in self._producers and (id not in read or id in marked)]
+        return [
+            tensor for id, tensor in self._tensors.items() if id in self._producers and (id not in read or id in marked)
+        ]
 
     def compile(self, constants: Mapping[int, Sequence[int]] | None = None) -> CompiledGraph:
         """Compile every partition, in order, shapes flowing from one to the next.
@@ -162,7 +166,9 @@ def _collect_producers(ops: Sequence[Op]) -> dict[int, Op]:
         for tensor in op.outputs:
             maker = producers.setdefault(tensor.id, op)
             if maker is not op or sum(tensor.id == other.id for other in op.outputs) > 1:
-                raise GraphError(f"tensor {tensor.id} is made twice, by {maker.label} and by {op.label}; give it one maker")
+                raise GraphError(
+                    f"tensor {tensor.id} is made twice, by {maker.label} and by {op.label}; give it one maker"
+                )
     return producers
 
 

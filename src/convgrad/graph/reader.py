@@ -105,7 +105,9 @@ def _attributes(entries: Any, kind: str, place: str) -> dict[str, Any]:
             raise FileFormatError(f"{here}: an attribute needs a 'value'")
         read = _READ_VALUE.get(entry.get("type")) if isinstance(entry.get("type"), str) else None
         if read is None:
-            raise FileFormatError(f"{here}.type is {_shown(entry.get('type'))}; it must be one of {', '.join(_READ_VALUE)}")
+            raise FileFormatError(
+                f"{here}.type is {_shown(entry.get('type'))}; it must be one of {', '.join(_READ_VALUE)}"
+            )
         attributes[name] = read(entry["value"], f"{here}.value")
     return attributes
 
