@@ -172,7 +172,12 @@ def amx_refusal() -> str | None:
 
 def host_triple() -> str:
     """LLVM's name of the host, spelled without asking LLVM."""
-    arch = os.uname().machine.lower() if hasattr(os, "uname") else os.environ.get("PROCESSOR_ARCHITECTURE", "").lower()
+    if hasattr(os, "uname"):
+        arch = os.uname().machine.lower()
+    else:
+        import platform  # 3 ms, for Windows only
+
+        arch = platform.machine().lower()
     arch = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
     if sys.platform == "darwin":
         return f"{'arm64' if arch == 'aarch64' else arch}-apple-darwin"

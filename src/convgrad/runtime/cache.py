@@ -12,15 +12,16 @@ import json
 import os
 import stat
 import struct
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from convgrad import settings
 from convgrad.plan.machine import Machine
+from convgrad.runtime.jit import OPTIONS
 
 FORMAT = 1  # of the files
 MAGIC = b"convgrad"
@@ -60,26 +61,23 @@ def key_of(kind: str, problem: object, machine: Machine) -> str:
 
 @cache
 def code_version() -> str:
-    """Of the compiler: package version, its sources and llvmlite, without importing the latter.
+    """Of all that turns a problem into code: package version, sources of the compiler, and llvmlite with its LLVM.
 
-    Sources are told by size and time of change, which costs a hundredth of reading them: a cache may be too careful.
+    Sources are told by size and time of change, which is much faster than reading them and at worst too careful.
+    Importing llvmlite itself costs next to nothing; its `binding` is what does.
     """
+    import llvmlite
+
     root = Path(__file__).parent.parent
     files = [file for name in _SOURCES for file in _python_files(root / name)]
     marks = ((str(file.relative_to(root)), file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     digest = hashlib.sha256(repr(list(marks)).encode()).hexdigest()[:16]
-    return f"convgrad {_version('convgrad')} {digest}, llvmlite {_version('llvmlite')}, format {FORMAT}"
+    version = getattr(sys.modules["convgrad"], "__version__", "")
+    return f"convgrad {version} {digest}, llvmlite {llvmlite.__version__}, {OPTIONS}, format {FORMAT}"
 
 
 def _python_files(path: Path) -> list[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def state() -> State:

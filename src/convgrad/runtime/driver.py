@@ -24,15 +24,47 @@ RECORD_BYTES = (RECORD.size + 63) // 64 * 64
 pack_into = RECORD.pack_into
 
 
-def with_driver(module: KernelModule) -> str:
+def with_driver(module: KernelModule, triple: str) -> str:
     """The IR of a kernel with its driver."""
     stages = [stage for stage in module.stages if stage.tasks > 0]
     parallel = any(stage.tasks > 1 for stage in stages)
-    lines = ["", f"define void @{ENTRY}(ptr %call) nounwind {{", "start:", *_pointers()]
+    lines = ["", *_clean_calls(sorted({stage.symbol for stage in stages}), triple)]
+    lines += [f"define void @{ENTRY}(ptr %call) nounwind {{", "start:", *_pointers()]
     lines += _allowed_threads() if parallel else []
     for number, stage in enumerate(stages):
         lines += _run(number, stage)
     return module.ir + "\n".join([*lines, "  ret void", "}", ""])
+
+
+_SET_X86 = """
+  %mode = alloca i32
+  %plain = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %mode)
+  store i32 8064, ptr %plain
+  call void @llvm.x86.sse.ldmxcsr(ptr %plain)
+  CALL
+  call void @llvm.x86.sse.ldmxcsr(ptr %mode)"""
+_SET_AARCH64 = """
+  %mode = call i64 @llvm.aarch64.get.fpcr()
+  call void @llvm.aarch64.set.fpcr(i64 0)
+  CALL
+  call void @llvm.aarch64.set.fpcr(i64 %mode)"""
+_MODES = {"x86_64": _SET_X86, "aarch64": _SET_AARCH64, "arm64": _SET_AARCH64}  # elsewhere the mode stays as it is
+
+
+def _clean_calls(symbols: list[str], triple: str) -> list[str]:
+    """Stages under the floating-point mode of IEEE 754: round to nearest, denormals kept, no traps.
+
+    Any library may have changed the mode of some threads (-ffast-math does when it is linked), and results must not
+    depend on which thread took a task. `noinline` keeps arithmetic from moving out of the part where the mode holds.
+    """
+    body = _MODES.get(triple.split("-")[0], "\n  CALL")
+    return [
+        f"define internal void @clean.{symbol}(ptr %call) nounwind {{"
+        + body.replace("CALL", f"call void @{symbol}(ptr %call) noinline")
+        + "\n  ret void\n}"
+        for symbol in symbols
+    ]
 
 
 def _field(name: str) -> int:
@@ -64,7 +96,7 @@ def _allowed_threads() -> list[str]:
 
 def _run(number: int, stage: Stage) -> list[str]:
     reset = ["  store i64 0, ptr %tasks.at", "  store i64 0, ptr %slots.at"]
-    serial = f"  call void @{stage.symbol}(ptr %call)"
+    serial = f"  call void @clean.{stage.symbol}(ptr %call)"
     if stage.tasks == 1:
         return [*reset, serial]
     return [
@@ -77,7 +109,7 @@ def _run(number: int, stage: Stage) -> list[str]:
         f"  br label %done.{number}",
         f"share.{number}:",
         f"  %team.{number} = trunc i64 %n.{number} to i32",
-        f"  call void %parallel(ptr @{stage.symbol}, ptr %call, i32 %team.{number}, i32 0)",
+        f"  call void %parallel(ptr @clean.{stage.symbol}, ptr %call, i32 %team.{number}, i32 0)",
         f"  br label %done.{number}",
         f"done.{number}:",
     ]

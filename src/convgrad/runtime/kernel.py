@@ -113,7 +113,7 @@ def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], Ker
     if entry and module:
         return Kernel(problem, module, entry.objects, seconds=time.perf_counter() - start, from_disk=True)
     module = lower(problem, machine)
-    objects = jit.compile_ir(driver.with_driver(module), machine)
+    objects = jit.compile_ir(driver.with_driver(module, machine.triple), machine)
     kernel = Kernel(problem, module, objects, seconds=time.perf_counter() - start, from_disk=False)
     cache.write(key, cache.Entry(objects, _notes(problem, machine, module)))
     return kernel
