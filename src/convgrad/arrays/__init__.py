@@ -1,0 +1,1 @@
+"""From arrays of any kind to addresses, and back."""

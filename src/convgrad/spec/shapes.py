@@ -31,7 +31,9 @@ class Axis:
         """EK, the elements that one window spans."""
         return (self.taps - 1) * self.dilation + 1
 
-    def __str__(self) -> str:
+    @property
+    def where(self) -> str:
+        """How a message begins."""
         return f"{self.op}: {self.name}"
 
 
@@ -82,15 +84,15 @@ def count_windows(axis: Axis, image: int, pads: tuple[int, int]) -> int:
     spare = image - axis.output_padding + sum(pads) - axis.reach
     if axis.output_padding_given and spare % axis.stride:
         raise ShapeError(
-            f"{axis}: no window count gives the {image} elements of {axis.image}: {image} - {axis.output_padding} "
-            f"(output_padding) + {pads[0]} + {pads[1]} (pads) - {axis.reach} (reach of {axis.taps} taps with dilation "
+            f"{axis.where}: no window count gives the {image} elements of {axis.image}: {image} - "
+            f"{axis.output_padding} (output_padding) + {pads[0]} + {pads[1]} (pads) - {axis.reach} (reach of {axis.taps} taps with dilation "
             f"{axis.dilation}) = {spare} is not a multiple of the stride {axis.stride}; change output_padding or leave "
             "it out"
         )
     windows = spare // axis.stride + 1
     if windows < 0:
         raise ShapeError(
-            f"{axis}: the kernel does not fit: {axis.taps} taps with dilation {axis.dilation} span {axis.reach} "
+            f"{axis.where}: the kernel does not fit: {axis.taps} taps with dilation {axis.dilation} span {axis.reach} "
             f"elements, but the padded extent of {axis.image} is {pads[0]} + {image} + {pads[1]}"
             + (f" - {axis.output_padding} (output_padding)" if axis.output_padding else "")
             + f" = {spare + axis.reach}, more than a stride of {axis.stride} short; add padding or shrink the kernel"
@@ -103,8 +105,8 @@ def image_extent(axis: Axis, window: int, pads: tuple[int, int]) -> int:
     image = axis.stride * (window - 1) + axis.reach - sum(pads) + axis.output_padding
     if image < 0:
         raise ShapeError(
-            f"{axis}: {axis.image} would have {axis.stride} * ({window} - 1) + {axis.reach} - {pads[0]} - {pads[1]} + "
-            f"{axis.output_padding} = {image} elements; make pads_begin and pads_end smaller"
+            f"{axis.where}: {axis.image} would have {axis.stride} * ({window} - 1) + {axis.reach} - {pads[0]} - "
+            f"{pads[1]} + {axis.output_padding} = {image} elements; make pads_begin and pads_end smaller"
         )
     return image
 
@@ -115,7 +117,7 @@ def check_relation(axis: Axis, image: int, window: int, pads: tuple[int, int], *
         expected = axis.stride * (window - 1) + axis.reach - sum(pads) + axis.output_padding
         if expected != image:
             raise ShapeError(
-                f"{axis}: {axis.image} has {image} elements, but {axis.stride} * ({window} - 1) + {axis.reach} - "
+                f"{axis.where}: {axis.image} has {image} elements, but {axis.stride} * ({window} - 1) + {axis.reach} - "
                 f"{pads[0]} - {pads[1]} + {axis.output_padding} (output_padding) = {expected} belong to the {window} "
                 f"of {axis.window}; {_repair(auto_pad)} or output_padding"
             )
@@ -123,8 +125,8 @@ def check_relation(axis: Axis, image: int, window: int, pads: tuple[int, int], *
     expected = (image + sum(pads) - axis.reach) // axis.stride + 1
     if expected != window:
         raise ShapeError(
-            f"{axis}: {axis.window} has {window} elements, but ({image} + {pads[0]} + {pads[1]} - {axis.reach}) // "
-            f"{axis.stride} + 1 = {expected} belong to the {image} of {axis.image} ({axis.taps} taps with dilation "
+            f"{axis.where}: {axis.window} has {window} elements, but ({image} + {pads[0]} + {pads[1]} - {axis.reach}) "
+            f"// {axis.stride} + 1 = {expected} belong to the {image} of {axis.image} ({axis.taps} taps with dilation "
             f"{axis.dilation}); {_repair(auto_pad)}, strides or dilations, or give the output_padding of the "
             "transposed convolution"
         )
@@ -135,8 +137,8 @@ def check_reach(axis: Axis, image: int, window: int, pads: tuple[int, int]) -> N
     furthest = axis.stride * max(window - 1, 0) + axis.reach + image + sum(pads)
     if furthest >= LARGEST:
         raise ShapeError(
-            f"{axis}: strides, dilations and pads reach {furthest} elements far, which is not below 2**62; make them "
-            "smaller"
+            f"{axis.where}: strides, dilations and pads reach {furthest} elements far, which is not below 2**62; make "
+            "them smaller"
         )
 
 
