@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from convgrad.cli.bounds import Check, check
 from convgrad.cli.display import Progress, UsageError, extents
 from convgrad.dtypes import FLOATING
 from convgrad.graph import CompiledGraph, CompiledPartition, Graph, LogicalTensor, memory
+from convgrad.spec.weights import letter_axes
 
 
 @dataclass(slots=True)
@@ -108,14 +110,28 @@ def run_graph(
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[int, np.ndarray]:
-    """Normally distributed arrays for every input of a graph; the same for the same seed."""
+    """Normally distributed arrays for every input of a graph; the same for the same seed.
+
+    Weights are scaled so that values neither overflow nor vanish on their way through many layers.
+    """
     ports = graph.get_input_ports()
     memory.check_size(ports, "the graph")
     rng = np.random.default_rng(seed)
-    return {port.id: _random(graph, port, rng) for port in ports}
+    return {port.id: _random(graph, port, rng, _scale(graph, port)) for port in ports}
 
 
-def _random(graph: Graph, port: LogicalTensor, rng: np.random.Generator) -> np.ndarray:
+def _scale(graph: Graph, port: LogicalTensor) -> float:
+    """One over the root of the number of products in a sum, for weights; 1 for everything else."""
+    for op in graph.ops:
+        is_weights = len(op.inputs) > 1 and op.inputs[1].id == port.id and "weights_format" in op.attrs
+        if is_weights and not op.kind.endswith("BackwardWeights") and port.known_shape and len(port.known_shape) > 2:
+            axes = letter_axes(op.attrs["weights_format"], len(port.known_shape) - 2)
+            channels = min(port.known_shape[axes["O"]], port.known_shape[axes["I"]])
+            return max(1, prod(port.known_shape) // max(1, channels)) ** -0.5
+    return 1.0
+
+
+def _random(graph: Graph, port: LogicalTensor, rng: np.random.Generator, scale: float) -> np.ndarray:
     if port.dtype == "s32":
         return _shape_told(graph, port)
     if not port.is_known or port.dtype not in FLOATING:
@@ -123,7 +139,7 @@ def _random(graph: Graph, port: LogicalTensor, rng: np.random.Generator) -> np.n
     array = memory.empty(port)
     shape = port.known_shape or ()
     number = np.float64 if port.dtype == "f64" else np.float32
-    array[...] = rng.standard_normal(shape, dtype=number)
+    array[...] = rng.standard_normal(shape, dtype=number) * number(scale)
     return array
 
 
