@@ -10,11 +10,12 @@ from typing import Any
 from convgrad.plan.machine import Machine, host_triple
 from convgrad.runtime.elf import Loaded, UnsupportedObject
 
-# Kernels come vectorised, unrolled and blocked by the compiler's own plan. LLVM is asked to clean them up and to
-# allocate registers; its loop vectoriser, SLP and unroller would spend time to undo decisions.
-SPEED_LEVEL = 2  # of the middle end
-CODEGEN_LEVEL = 2  # of the back end
-OPTIONS = f"O{SPEED_LEVEL} codegen{CODEGEN_LEVEL} pic small"  # part of the cache key: all that shapes code but the IR
+# Kernels come vectorised, unrolled and blocked by the compiler's own plan, and LLVM only has to clean them up and to
+# allocate registers. Its standard pipeline (O2, even without vectorisers and unrolling) took 40 to 60 ms more per
+# kernel than these passes and made nothing faster; docs/runtime.md has the figures.
+PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
+CODEGEN_LEVEL = 2  # of the back end: 1 and 3 take as long and run as fast
+OPTIONS = f"{' '.join(PASSES)}, codegen {CODEGEN_LEVEL} pic small"  # part of the cache key: what shapes code but the IR
 
 
 class CompileError(RuntimeError):
@@ -77,11 +78,10 @@ def _optimised(ir: str, machine: Machine) -> tuple[Any, Any]:
         module.verify()
     except RuntimeError as error:
         raise CompileError(f"LLVM does not accept the module: {error}") from error
-    options = llvm.create_pipeline_tuning_options(speed_level=SPEED_LEVEL)
-    options.loop_vectorization = options.slp_vectorization = False
-    options.loop_unrolling = options.loop_interleaving = False
-    builder = llvm.create_pass_builder(target, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = llvm.create_new_module_pass_manager()
+    for name in PASSES:
+        getattr(manager, f"add_{name}_pass")()
+    manager.run(module, llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=2)))
     return module, target
 
 
