@@ -149,7 +149,7 @@ class Operation:
         dtype = _common_dtype(op, inputs)
         target = None if out is None else output_view(op, "out", out)
         out_dtype = _result_dtype(op, dtype, target, out_dtype)
-        if accumulate not in (True, False):
+        if not isinstance(accumulate, bool | np.bool_):
             raise AttributeRuleError(f"{op}: accumulate is {accumulate!r}; give True or False")
         if accumulate and out is None:
             raise ArrayError(f"{op}: accumulate = True adds to what out holds, but no out is given; give out")
@@ -170,7 +170,8 @@ class Operation:
             at = (target or output_view(op, "out", result)).address
             addresses = (views[0].address, views[1].address, at)
             record.kernel(*record.arrange(addresses), views[2].address if bias is not None else 0)
-        if key is not None and _is_plain(attributes) and _is_plain((shape,)):
+        in_place = all(v.owner is array for v, array in zip(views, (first, second, bias), strict=False))
+        if key is not None and in_place and _is_plain((*attributes, shape)):
             self._remember(key, record)
         return finish(result) if finish else result
 
@@ -182,7 +183,7 @@ class Operation:
     def _record(self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule) -> Record:
         """The record of a geometry: found, or made by inference and compilation."""
         key = None
-        if _is_plain(attributes) and _is_plain((shape,)):
+        if _is_plain((*attributes, shape, auto_pad_rule)):
             parts = [(v.shape, v.strides, v.dtype) for v in views]
             words = dumps((attributes, shape, out_dtype, accumulate, auto_pad_rule), MARSHAL_VERSION)
             key = (*parts, None if target is None else (target.shape, target.strides), words)

@@ -84,10 +84,10 @@ def count_windows(axis: Axis, image: int, pads: tuple[int, int]) -> int:
     spare = image - axis.output_padding + sum(pads) - axis.reach
     if axis.output_padding_given and spare % axis.stride:
         raise ShapeError(
-            f"{axis.where}: no window count gives the {image} elements of {axis.image}: {image} - "
-            f"{axis.output_padding} (output_padding) + {pads[0]} + {pads[1]} (pads) - {axis.reach} (reach of {axis.taps} taps with dilation "
-            f"{axis.dilation}) = {spare} is not a multiple of the stride {axis.stride}; change output_padding or leave "
-            "it out"
+            f"{axis.where}: no extent of {axis.window} gives the {image} elements of {axis.image}: {image} - "
+            f"{axis.output_padding} (output_padding) + {pads[0]} + {pads[1]} (pads) - {axis.reach} (elements that "
+            f"{axis.taps} taps with dilation {axis.dilation} span) = {spare} is not a multiple of the stride "
+            f"{axis.stride}; change output_padding or leave it out"
         )
     windows = spare // axis.stride + 1
     if windows < 0:
