@@ -1,0 +1,192 @@
+"""The disk cache: used across processes, and never trusted further than its checksum and its permissions."""
+
+import os
+import sys
+from dataclasses import replace
+
+import pytest
+from tiny_kernels import run_tiny, tiny_kernel
+
+from convgrad.plan import machine
+from convgrad.runtime import cache
+
+posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+not_root = pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
+
+USE = """
+import sys
+from tiny_kernels import run_tiny, tiny_kernel
+for tasks in (1, 5, 9):
+    tiny = tiny_kernel(tasks)
+    run_tiny(tiny, tasks)
+    print("disk" if tiny.from_disk else "compiled")
+print("LLVM" if "llvmlite.binding" in sys.modules else "no LLVM")
+"""
+ENTRY = cache.Entry(b"code", {"what": "a test"})
+
+
+def files(folder):
+    return sorted(folder.glob("*" + cache.SUFFIX))
+
+
+def test_a_second_process_takes_what_the_first_compiled(python, finish):
+    assert finish(python(USE)).split() == ["compiled"] * 3 + ["LLVM"]
+    second = finish(python(USE)).split("\n")
+    assert second[:3] == ["disk"] * 3
+    if sys.platform.startswith("linux"):
+        assert second[3] == "no LLVM"
+
+
+def test_eight_processes_share_an_empty_cache(python, finish, cache_folder):
+    for process in [python(USE) for _ in range(8)]:
+        finish(process)
+    assert finish(python(USE)).split()[:3] == ["disk"] * 3
+    assert not list(cache_folder.glob(".writing-*"))
+
+
+@pytest.mark.parametrize("length", [0, 3, 40, -1])
+def test_a_torn_file_is_compiled_again_and_repaired(cache_folder, length):
+    tiny_kernel(6)
+    (file,) = (f for f in files(cache_folder))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:length])
+    torn = tiny_kernel(6)
+    assert not torn.from_disk
+    run_tiny(torn, 6)
+    assert tiny_kernel(6).from_disk
+
+
+def test_a_flipped_bit_is_noticed_anywhere(cache_folder):
+    tiny_kernel(6)
+    (file,) = files(cache_folder)
+    whole = file.read_bytes()
+    for position in range(0, len(whole), 37):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 16]) + whole[position + 1 :])
+        assert cache.read(file.stem) is None, position
+
+
+def test_a_file_under_another_name_is_not_taken(cache_folder):
+    cache.write("one", ENTRY)
+    os.rename(cache_folder / f"one{cache.SUFFIX}", cache_folder / f"two{cache.SUFFIX}")
+    assert cache.read("two") is None
+
+
+def test_notes_that_are_not_ours_are_compiled_again(cache_folder):
+    key = cache.key_of("kernel", "tiny 6", machine.current_machine())
+    cache.write(key, ENTRY)
+    assert not tiny_kernel(6).from_disk
+    assert tiny_kernel(6).from_disk
+
+
+def test_another_version_does_not_share(cache_folder, monkeypatch):
+    tiny_kernel(6)
+    monkeypatch.setattr(cache, "code_version", lambda: "convgrad 99")
+    assert not tiny_kernel(6).from_disk
+
+
+def test_another_cpu_does_not_share(cache_folder):
+    here = machine.current_machine()
+    tiny_kernel(6, here)
+    assert tiny_kernel(6, here).from_disk
+    assert not tiny_kernel(6, replace(here, l2_bytes=here.l2_bytes // 2)).from_disk
+    if here.isa != "portable":
+        assert not tiny_kernel(6, machine.machine_for("portable", triple=here.triple)).from_disk
+
+
+def test_the_key_names_llvmlite_and_the_sources():
+    assert "llvmlite 0." in cache.code_version()
+    assert cache.key_of("kernel", 1, machine.current_machine()) != cache.key_of("pool", 1, machine.current_machine())
+
+
+@posix
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_a_directory_that_others_may_write_to_is_refused(cache_folder, mode):
+    cache_folder.mkdir()
+    cache_folder.chmod(mode)
+    tiny = tiny_kernel(6)
+    run_tiny(tiny, 6)
+    assert not tiny.from_disk
+    assert not tiny_kernel(6).from_disk
+    assert not os.listdir(cache_folder)
+    assert f"may be written by others (mode {mode:04o})" in cache.state().refusal
+
+
+@posix
+def test_a_directory_of_another_user_is_refused(cache_folder, monkeypatch):
+    cache_folder.mkdir(mode=0o700)
+    real = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: real + 1)
+    assert f"belongs to another user (uid {real})" in cache.state().refusal
+    run_tiny(tiny_kernel(6), 6)
+    assert not os.listdir(cache_folder)
+
+
+@posix
+def test_a_file_that_others_may_write_to_is_refused(cache_folder):
+    tiny_kernel(6)
+    (file,) = files(cache_folder)
+    file.chmod(0o666)
+    assert not tiny_kernel(6).from_disk
+    assert tiny_kernel(6).from_disk  # it was written anew, with the right mode
+
+
+@posix
+def test_the_directory_is_private(cache_folder):
+    tiny_kernel(6)
+    assert cache_folder.stat().st_mode & 0o777 == 0o700
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files(cache_folder))
+
+
+def test_a_directory_that_cannot_be_is_no_failure(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("CONVGRAD_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    run_tiny(tiny_kernel(6), 6)
+    assert "cannot be used" in cache.state().refusal
+
+
+@posix
+@not_root
+def test_a_directory_that_cannot_be_written_is_no_failure(cache_folder):
+    cache_folder.mkdir(mode=0o500)
+    run_tiny(tiny_kernel(6), 6)
+    assert "Permission denied" in cache.last_failure()
+
+
+def test_a_full_disk_is_no_failure(cache_folder, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    run_tiny(tiny_kernel(6), 6)
+    assert "No space left" in cache.last_failure()
+    assert not os.listdir(cache_folder)
+
+
+def test_the_cache_can_be_off(monkeypatch):
+    monkeypatch.setenv("CONVGRAD_CACHE_DIR", "off")
+    assert not tiny_kernel(6).from_disk
+    assert not tiny_kernel(6).from_disk
+    assert cache.state().refusal == "switched off by CONVGRAD_CACHE_DIR"
+    assert (cache.size(), cache.entries(), cache.clear()) == ((0, 0), [], 0)
+
+
+def test_the_oldest_entries_make_room(cache_folder, monkeypatch):
+    for age, name in enumerate(("new", "middle", "old")):
+        cache.write(name, cache.Entry(bytes(1000), {}))
+        os.utime(cache_folder / (name + cache.SUFFIX), (1e9 - age, 1e9 - age))
+    (cache_folder / ".writing-crashed").write_text("x")
+    os.utime(cache_folder / ".writing-crashed", (9e8, 9e8))
+    cache._sweep(cache_folder, 2200)
+    assert [file.stem for file in files(cache_folder)] == ["middle", "new"]
+    assert not (cache_folder / ".writing-crashed").exists()
+
+
+def test_listing_and_clearing(cache_folder):
+    tiny_kernel(6)
+    tiny_kernel(7)
+    assert [entry["what"] for entry in cache.entries()] == ["tiny 6", "tiny 7"]
+    count, size = cache.size()
+    assert count == 2
+    assert size == sum(entry["bytes"] for entry in cache.entries())
+    assert cache.clear() == 2
+    assert cache.size() == (0, 0)

@@ -1,0 +1,95 @@
+"""Environment variables: what they mean, and what a wrong one is told."""
+
+from pathlib import Path
+
+import pytest
+
+from convgrad import settings
+from convgrad.errors import ConvError, SettingError
+
+NAMES = (
+    "CONVGRAD_ISA",
+    "CONVGRAD_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "CONVGRAD_CACHE_DIR",
+    "XDG_CACHE_HOME",
+    "CONVGRAD_FPMATH_MODE",
+)
+
+
+@pytest.fixture
+def env(monkeypatch):
+    """Sets variables, after all of ours have been removed."""
+    for name in NAMES:
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch.setenv
+
+
+def test_nothing_set_gives_the_defaults(env):
+    env("HOME", "/home/somebody")
+    assert settings.isa() is None
+    assert settings.num_threads() is None
+    assert settings.fpmath_mode() == "strict"
+    assert settings.cache_dir() is not None
+
+
+@pytest.mark.parametrize("isa", settings.ISAS)
+def test_instruction_sets_are_named_in_any_letter_case(env, isa):
+    env("CONVGRAD_ISA", f" {isa.upper()} ")
+    assert settings.isa() == isa
+
+
+def test_an_unknown_instruction_set_is_told_the_choice(env):
+    env("CONVGRAD_ISA", "sse9")
+    with pytest.raises(SettingError, match="CONVGRAD_ISA is 'sse9'; it takes one of portable, avx2, avx512, amx, neon"):
+        settings.isa()
+
+
+def test_an_unknown_mode_is_told_the_choice(env):
+    env("CONVGRAD_FPMATH_MODE", "fast")
+    with pytest.raises(ConvError, match="CONVGRAD_FPMATH_MODE is 'fast'; it takes one of strict, tf32, bf16, any"):
+        settings.fpmath_mode()
+
+
+def test_our_variable_wins_over_that_of_openmp(env):
+    env("OMP_NUM_THREADS", "8")
+    env("CONVGRAD_NUM_THREADS", "3")
+    assert settings.num_threads() == (3, "CONVGRAD_NUM_THREADS")
+
+
+def test_openmp_may_list_a_number_per_level(env):
+    env("OMP_NUM_THREADS", "4,2,1")
+    assert settings.num_threads() == (4, "OMP_NUM_THREADS")
+
+
+@pytest.mark.parametrize("value", ["0", "many", "-1", ""])
+def test_what_openmp_ignores_is_ignored(env, value):
+    env("OMP_NUM_THREADS", value)
+    assert settings.num_threads() is None
+
+
+@pytest.mark.parametrize("value", ["0", "-2", "two", "1.5", "²"])
+def test_a_number_of_threads_is_a_whole_number(env, value):
+    env("CONVGRAD_NUM_THREADS", value)
+    with pytest.raises(SettingError, match=f"CONVGRAD_NUM_THREADS is '{value}'; it takes a whole number"):
+        settings.num_threads()
+
+
+@pytest.mark.parametrize("value", ["off", "OFF", "", "0", "none"])
+def test_the_cache_can_be_switched_off(env, value):
+    env("CONVGRAD_CACHE_DIR", value)
+    assert settings.cache_dir() is None
+
+
+def test_the_cache_directory_follows_the_variables(env, tmp_path):
+    if hasattr(__import__("os"), "uname"):
+        env("XDG_CACHE_HOME", str(tmp_path))
+        assert settings.cache_dir() == tmp_path / "convgrad"
+    env("CONVGRAD_CACHE_DIR", str(tmp_path / "mine"))
+    assert settings.cache_dir() == tmp_path / "mine"
+
+
+def test_a_relative_xdg_directory_is_not_used(env):
+    env("HOME", "/home/somebody")
+    env("XDG_CACHE_HOME", "relative")
+    assert settings.cache_dir() != Path("relative/convgrad").absolute()
