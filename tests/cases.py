@@ -75,5 +75,7 @@ def assert_within_bound(result, exact, bound):
     """Every element is within its bound; NaN is not."""
     error = np.abs(result.astype(np.float64) - exact)
     assert result.shape == exact.shape
-    worst = np.unravel_index(np.argmax(np.where(error <= bound, -1, 1) * (error + 1)), error.shape) if error.size else ()
+    worst = (
+        np.unravel_index(np.argmax(np.where(error <= bound, -1, 1) * (error + 1)), error.shape) if error.size else ()
+    )
     assert bool(np.all(error <= bound)), f"at {worst}: {result[worst]} for {exact[worst]}, bound {bound[worst]}"

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-from cases import exact_cases, expected, shared, tensors
 
+from cases import exact_cases, expected, shared, tensors
 from convgrad.spec.definition import define, magnitude
 from convgrad.spec.resolve import resolve
 

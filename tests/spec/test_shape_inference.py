@@ -1,8 +1,8 @@
 """Shape inference against the cases of oneDNN's own tests, deviations listed."""
 
 import pytest
-from cases import shared
 
+from cases import shared
 from convgrad.errors import ConvError, ShapeError
 from convgrad.spec.resolve import resolve
 
