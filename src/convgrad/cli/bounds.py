@@ -79,7 +79,7 @@ def check(resolved: Resolved, problem: ConvProblem, inputs: list[np.ndarray], re
 def errors_in_bounds(
     got: np.ndarray, expected: np.ndarray, sizes: np.ndarray, *, terms: int, problem: ConvProblem
 ) -> np.ndarray:
-    """Distance of every element from its exact value, in units of what rounding can explain; NaN is right only where defined."""
+    """Distance of every element from its exact value, in units of what rounding can explain; NaN where only one is."""
     compute, stored = COMPUTE[problem.dtype], problem.out_dtype
     roundings = (terms + 1) * _ROUNDOFF[compute]  # one more for the bias
     if compute == "f64":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import sys
@@ -118,6 +119,20 @@ def _rich_progress(total: int) -> Iterator[Progress]:
 
 def _has_rich() -> bool:
     return importlib.util.find_spec("rich") is not None
+
+
+def natural(text: str) -> int:
+    """An argument that is 0 or more."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """An argument that is 1 or more."""
+    if not natural(text):
+        raise argparse.ArgumentTypeError("0 is too few")
+    return int(text)
 
 
 def seconds(value: float) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import Any
 
 from convgrad import graph as graphs
 from convgrad.cli import npz
-from convgrad.cli.display import Table, progress, seconds, show
+from convgrad.cli.display import Table, UsageError, natural, positive, progress, seconds, show
 from convgrad.cli.execution import Run, random_inputs, run_graph, shape_and_type
 from convgrad.dtypes import FLOATING
+from convgrad.errors import ConvError
 
 EXAMPLES = """\
 examples:
@@ -30,17 +32,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="a graph file")
     parser.add_argument("--dtype", choices=FLOATING, help="change every floating tensor to this type")
     parser.add_argument("--inputs", metavar="NPZ", help="arrays for the inputs; random ones if not given")
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
     parser.add_argument("--output", metavar="NPZ", help="write the results of the graph to this file")
     parser.add_argument("--check", action="store_true", help="compare every operation with the definition")
-    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="run N times, tell the fastest (default 3)")
+    parser.add_argument(
+        "--repeat", type=positive, default=3, metavar="N", help="run N times, tell the fastest (default 3)"
+    )
 
 
 def command(args: argparse.Namespace) -> int:
     """Compile and run a graph file."""
+    if args.output and not Path(args.output).absolute().parent.is_dir():
+        raise UsageError(f"--output {args.output}: there is no such directory")
     graph = graphs.load(args.file)
-    if args.dtype:
-        graph = graph.with_dtype(args.dtype)
+    try:
+        return _run(args, graph.with_dtype(args.dtype) if args.dtype else graph)
+    except ConvError as error:
+        raise type(error)(f"{args.file}: {error}") from error
+
+
+def _run(args: argparse.Namespace, graph: graphs.Graph) -> int:
     graph.finalize()
     steps = len(graph.get_partitions())
     with progress(1 + steps * (args.repeat + args.check), quiet=args.json) as shown:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from convgrad.cli import problem_string
-from convgrad.cli.display import Progress, Table, UsageError, progress, seconds, show
+from convgrad.cli.display import Progress, Table, natural, progress, seconds, show
 from convgrad.cli.execution import Run, random_inputs, run_graph, shape_and_type
 from convgrad.cli.problem_graph import DIRECTIONS, Formats, build
 from convgrad.dtypes import FLOATING
@@ -35,20 +35,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dir", type=str.upper, choices=DIRECTIONS, default="BWD_W",
         help="forward with (FWD_B) or without bias, gradient of data (BWD_D), of weights, of weights and bias (BWD_WB)",
     )  # fmt: skip
-    parser.add_argument("--mb", type=int, help="batch, instead of that of the problem")
+    parser.add_argument("--mb", type=natural, help="batch, instead of that of the problem")
     parser.add_argument("--dtype", choices=FLOATING, default="f32", help="of all tensors (default f32)")
     parser.add_argument("--data-format", type=str.upper, choices=DATA_FORMATS, default="NCX", help="(default NCX)")
     parser.add_argument(
         "--weights-format", type=str.upper, choices=WEIGHTS_FORMATS, help="(default OIX, and IOX with --deconv)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
     parser.add_argument("problems", metavar="PROBLEM", nargs="+", help="in the notation of benchdnn")
 
 
 def command(args: argparse.Namespace) -> int:
     """Compare operations with their definition."""
-    if args.mb is not None and args.mb < 0:
-        raise UsageError(f"--mb {args.mb}: a batch is 0 or more")
     problems = [problem_string.parse(text, transposed=args.transposed, batch=args.mb) for text in args.problems]
     per_problem = 3 if args.dir == "BWD_WB" else 2
     with progress(per_problem * len(problems), quiet=args.json) as shown:

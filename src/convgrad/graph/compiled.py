@@ -137,10 +137,10 @@ class CompiledGraph:
         missing = [id for id in needed if id not in inputs]
         if missing:
             raise GraphError(f"execute needs an array for tensor {missing[0]}; the inputs are {needed}")
-        partitions = self._for_shapes(inputs) if self.is_deferred else self.partitions
+        partitions = self.compiled_for(inputs)
+        live = _checked_arrays(partitions, inputs, outputs or {})
         wanted = {port.id for port in self.graph.get_output_ports()}
         last_use = {tensor.id: step for step, partition in enumerate(partitions) for tensor in partition.op.inputs}
-        live = {id: inputs[id] for id in needed}
         results: dict[int, np.ndarray] = {}
         for step, partition in enumerate(partitions):
             start = time.perf_counter()
@@ -181,6 +181,24 @@ class CompiledGraph:
         codes = [step.code for step in compiled if step.code is not None]
         memory.check_size([tensor for code in codes for tensor in (*code.inputs, code.output)], "the graph")
         return compiled
+
+
+def _checked_arrays(partitions: Sequence[CompiledPartition], inputs: Arrays, outputs: Arrays) -> dict[int, Any]:
+    """The inputs of a graph as its kernels read them, once nothing is wrong with any array, so that none is written."""
+    live = dict(inputs)
+    codes = [partition.code for partition in partitions if partition.code is not None]
+    for code in codes:
+        for tensor in code.inputs:
+            if tensor.id in live:
+                live[tensor.id] = memory.as_input(tensor, live[tensor.id], "the graph")
+    taken = [array for array in live.values() if isinstance(array, np.ndarray)]
+    for code in codes:
+        if code.output.id in outputs:
+            taken.append(memory.as_output(code.output, outputs[code.output.id], "the graph", taken))
+    unknown = outputs.keys() - {code.output.id for code in codes}
+    if unknown:
+        raise GraphError(f"execute was given an array for tensor {min(unknown)}, which no operation makes")
+    return live
 
 
 def shape_tensor(op: Op) -> LogicalTensor | None:

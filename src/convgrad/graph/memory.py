@@ -59,7 +59,9 @@ def as_output(tensor: LogicalTensor, value: Any, owner: str, inputs: Iterable[np
             f"{tuple(s * array.itemsize for s in strides_of(tensor))}, aligned to the element; make one with empty()"
         )
     if any(np.may_share_memory(array, other) for other in inputs):
-        raise ArrayError(f"{owner}: {tensor}: the array for the result overlaps an input; give it memory of its own")
+        raise ArrayError(
+            f"{owner}: {tensor}: the array for the result overlaps another of the call; give it memory of its own"
+        )
     return array
 
 

@@ -110,7 +110,10 @@ def verified(op: Op) -> Op:
     try:
         attrs = parse_attributes(op.kind, op.attrs)
     except AttributeRuleError as error:
-        raise GraphError(f"{op.label}: {error}") from error
+        raise GraphError(str(in_op(op, error))) from error
+    for pads in attrs.keys() & {"pads_begin", "pads_end"}:
+        if attrs[pads] is None:  # files always have them
+            attrs[pads] = (0,) * len(attrs["strides"])
     attrs = {name: value for name, value in attrs.items() if value is not None}
     return Op(op.id, schema.op, op.name, attrs, op.inputs, op.outputs)
 
@@ -125,8 +128,6 @@ def file_attributes(op: Op) -> dict[str, Any]:
         value = op.attrs.get(attribute.name)
         if attribute.name == "auto_pad" and value == "NONE":
             value = "None"
-        elif attribute.name in ("pads_begin", "pads_end") and value is None:
-            value = (0,) * len(op.attrs["strides"])
         elif attribute.name in _ABSENT_AS_ZEROS and value is None:
             if attribute.name == "output_padding" and op.kind not in _ONEDNN_OUTPUT_PADDING:
                 continue
@@ -137,4 +138,4 @@ def file_attributes(op: Op) -> dict[str, Any]:
 
 def in_op(op: Op, error: ConvError) -> ConvError:
     """The same mistake, told with the operation it was found in."""
-    return type(error)(f"{op.label}: {error}")
+    return type(error)(f"{op.label}: {str(error).removeprefix(op.kind + ': ')}")

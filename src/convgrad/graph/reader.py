@@ -70,8 +70,8 @@ def _parse(text: str | bytes) -> Any:
         raise FileFormatError(f"not JSON: line {error.lineno}, column {error.colno}: {error.msg}") from error
     except RecursionError as error:
         raise FileFormatError("nested too deeply; a graph file has 6 levels") from error
-    except ValueError as error:  # an integer of thousands of digits
-        raise FileFormatError(f"not a graph: {error}") from error
+    except ValueError as error:  # Python's limit on the digits of an integer
+        raise FileFormatError("not a graph: an integer of thousands of digits") from error
 
 
 def _op(entry: Any, place: str) -> Op:
