@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave
 from convgrad.codegen.ir import Builder, Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
 
@@ -43,11 +44,45 @@ class Copy:
             inner, body = [along_dst], self._fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], self._transposed
+            if _few(along_dst.extent) and along_src.dst == along_dst.extent:
+                body = self._interleaved
+            elif _few(along_src.extent) and along_dst.src == along_src.extent:
+                body = self._deinterleaved
         else:
             inner, body = [], self._scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
         outer.sort(key=lambda d: -abs(d.dst))
         self._nest(b, src, dst, outer, lambda s, d: body(b, s, d, *inner))
+
+    def emit_planes(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in dst."""
+        if inner.src == 1:
+            self._nest(b, src, dst, dims, lambda s, d: self.deinterleave(b, s, d, planes, pitch, inner.extent))
+            return
+
+        def plane(r: Index, _: object) -> None:
+            count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
+            source, target = self._src(b, src, b.mul(r, inner.src)), self._dst(b, dst, b.mul(r, pitch))
+            self.emit(b, source, target, [*dims, Dim(count, inner.src * planes, 1)])
+
+        b.loop(0, planes, plane, name="plane")
+
+    def emit_phases(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
+        if inner.dst == 1 and planes <= MOST_PLANES:
+            self._nest(b, src, dst, dims, lambda s, d: self.interleave(b, s, d, planes, pitch, inner.extent))
+            return
+
+        def plane(r: Index, _: object) -> None:
+            count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
+            source, target = self._src(b, src, b.mul(r, pitch)), self._dst(b, dst, b.mul(r, inner.dst))
+            self.emit(b, source, target, [*dims, Dim(count, 1, inner.dst * planes)])
+
+        b.loop(0, planes, plane, name="plane")
 
     # --- loops
 
@@ -70,7 +105,50 @@ class Copy:
     def _dst(self, b: Builder, base: Value, offset: Index) -> Value:
         return b.at(base, offset, STORAGE[self.dst_dtype])
 
+    def interleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
+        """dst[q] = src[(q mod planes) · plane_step + q div planes] for q < run."""
+
+        def load(plane: int, position: Index, count: Value | None) -> Value:
+            address = self._src(b, src, b.add(position, plane * plane_step))
+            return self.isa.load(b, self.src_dtype, address, lanes, count)
+
+        def scalar(q: Index, plane: Index, position: Index) -> None:
+            address = self._src(b, src, b.add(position, b.mul(plane, plane_step)))
+            self._scalar(b, address, self._dst(b, dst, q))
+
+        def store(value: Value, q: Index, count: Value | None) -> None:
+            self._store(b, value, self._dst(b, dst, q), count)
+
+        lanes = self.isa.lanes(self.compute)
+        emit_interleave(b, self.isa, lanes, planes, run, load, store, scalar)
+
+    def deinterleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
+        """dst[(q mod planes) · plane_step + q div planes] = src[q] for q < run."""
+
+        def load(q: Index, count: Value | None) -> Value:
+            return self.isa.load(b, self.src_dtype, self._src(b, src, q), lanes, count)
+
+        def scalar(q: Index, plane: Index, position: Index) -> None:
+            self._scalar(b, self._src(b, src, q), target(plane, position))
+
+        def target(plane: Index, position: Index) -> Value:
+            return self._dst(b, dst, b.add(position, b.mul(plane, plane_step)))
+
+        def store(value: Value, plane: Index, position: Index, count: Value | None) -> None:
+            self._store(b, value, target(plane, position), count)
+
+        lanes = self.isa.lanes(self.compute)
+        emit_deinterleave(b, self.isa, lanes, planes, run, load, store, scalar)
+
     # --- one innermost piece
+
+    def _interleaved(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
+        assert isinstance(across.extent, int)
+        self.interleave(b, src, dst, across.extent, across.src, b.mul(along.extent, across.extent))
+
+    def _deinterleaved(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
+        assert isinstance(along.extent, int)
+        self.deinterleave(b, src, dst, along.extent, along.dst, b.mul(across.extent, along.extent))
 
     def _scalar(self, b: Builder, src: Value, dst: Value) -> None:
         self._store(b, self.isa.load(b, self.src_dtype, src), dst)
@@ -164,6 +242,10 @@ class Copy:
             else:
                 with b.when(b.compare("sgt", columns, j)):
                     self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
+
+
+def _few(extent: Index) -> bool:
+    return isinstance(extent, int) and 1 < extent <= 8
 
 
 def _merged(dims: Sequence[Dim]) -> list[Dim]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.ir import Builder, Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
@@ -164,16 +166,17 @@ class _Main:
         group_step, channel_stride = self.in_strides[1], self.in_strides[2]
         dims, source, target = [], 0, 0
         partial: list[Value] = []
-        for axis, start, extent, stride, slab_stride, tile in zip(
-            plan.axes, self.starts, plan.slab_extent, (self.in_strides[0], *self.in_strides[3:]), strides, plan.tile,
-            strict=True,
+        for axis, start, first, extent, stride, slab_stride, tile in zip(
+            plan.axes, self.starts, plan.slab_start, plan.slab_extent, (self.in_strides[0], *self.in_strides[3:]),
+            strides, plan.tile, strict=True,
         ):  # fmt: skip
-            origin = b.add(b.mul(start, axis.in_step), axis.reach[0])
-            low = b.maximum(b.sub(0, origin), 0) if axis.clipped else 0
+            origin = b.add(b.mul(start, axis.in_step), first)
+            low = b.maximum(b.sub(0, origin), 0) if first < 0 else 0
             high = b.minimum(b.sub(axis.in_extent, origin), extent)
             dims.append(Dim(b.sub(high, low), stride, slab_stride))
             source = b.add(source, b.mul(b.add(origin, low), stride))
-            target = b.add(target, b.mul(low, slab_stride))
+            planes = plan.planes if axis is plan.axes[-1] else 1
+            target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
             if axis.clipped and tile > 1:
                 partial.append(index(b.compare("ne", dims[-1].extent, extent)))
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
@@ -183,12 +186,16 @@ class _Main:
         if plan.spread:
             lanes = _lane_dims(plan, self.bundle, 0, b, group_step, 0)
             dims += [Dim(n, src, dst) for n, dst, src in lanes]
-        for condition in partial:
-            with b.when(condition):
+        if partial:
+            with b.when(reduce(lambda x, y: b.binary("or", x, y), partial)):
                 emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
-            break
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-        copy.emit(b, b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.kind), dims)
+        tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.kind)
+        if plan.planes == 1:
+            copy.emit(b, tensor, packed, dims)
+        else:
+            inner = dims.pop(len(plan.axes) - 1)
+            copy.emit_planes(b, tensor, packed, dims, inner, plan.planes, plan.plane_pitch)
 
     def _sweep(
         self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index, fresh: bool
@@ -204,20 +211,29 @@ class _Main:
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem
         dims, target = [], 0
-        for axis, start, extent, stride, step in zip(
-            plan.axes, self.starts, plan.result_extent, (self.out_strides[0], *self.out_strides[3:]),
-            plan.result_strides, strict=True,
+        axis_steps, channel_step = plan.result_strides
+        for axis, start, extent, stride, (phase_step, j_step) in zip(
+            plan.axes, self.starts, plan.result_extent, (self.out_strides[0], *self.out_strides[3:]), axis_steps,
+            strict=True,
         ):  # fmt: skip
             origin = b.mul(start, axis.out_step)
+            step = j_step if axis.out_step == 1 else phase_step
             dims.append(Dim(b.minimum(b.sub(axis.out_extent, origin), extent), step, stride))
             target = b.add(target, b.mul(origin, stride))
         steps = self.out_strides[1], self.out_strides[2]
         target = b.add(target, _lane_origin(plan, b, self.bundle, block, *steps))
-        dims += [Dim(n, src, dst) for n, src, dst in _lane_dims(plan, self.bundle, block, b, *steps)]
+        dims += [
+            Dim(n, src * channel_step, dst) for n, src, dst in _lane_dims(plan, self.bundle, block, b, *steps)
+        ]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )
-        copy.emit(b, results, b.at(at.of(self.output), target, STORAGE[p.out_dtype]), dims)
+        output = b.at(at.of(self.output), target, STORAGE[p.out_dtype])
+        if plan.pixels and plan.axes[-1].out_step > 1:
+            inner = dims.pop(len(plan.axes) - 1)
+            copy.emit_phases(b, results, output, dims, inner, plan.axes[-1].out_step, plan.block[-1])
+        else:
+            copy.emit(b, results, output, dims)
 
 
 class _Sweep:
@@ -234,18 +250,25 @@ class _Sweep:
         self.tile = self._tile()
 
     def _tile(self) -> Tile:
-        """Rows are the outputs of the tile, in row-major order of the axes."""
+        """Outputs of the tile, in row-major order of the axes, against output channels."""
         plan = self.plan
-        rows, c_rows = [0], [0]
-        for axis, tile, slab, result in zip(
-            plan.axes, plan.tile, plan.slab_strides[0], plan.result_strides, strict=True
-        ):
-            rows = [row + m * axis.in_step * slab for row in rows for m in range(tile)]
-            c_rows = [row + m * axis.out_step * result for row in c_rows for m in range(tile)]
-        columns = tuple(v * plan.lanes for v in range(plan.vectors))
+        inputs, results = [0], [0]
+        axis_steps, channel_step = plan.result_strides
+        for axis, tile, slab, (_, result) in zip(plan.axes, plan.tile, plan.slab_strides[0], axis_steps, strict=True):
+            step, each = axis.in_step * slab, range(tile)
+            if plan.pixels and axis is plan.axes[-1]:
+                step, each = slab, range(0, tile, plan.lanes)
+            inputs = [place + m * step for place in inputs for m in each]
+            results = [place + m * result for place in results for m in each]
+        if plan.pixels:
+            rows, c_rows = range(plan.width), range(0, plan.width * channel_step, channel_step)
+            columns, c_columns = inputs, results
+        else:
+            rows, c_rows = inputs, results
+            columns = c_columns = range(0, plan.width, plan.lanes)
         return Tile(
-            isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=columns, c_rows=tuple(c_rows),
-            c_columns=columns, a_vector=plan.spread,
+            isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
+            c_columns=tuple(c_columns), a_vector=plan.spread,
         )  # fmt: skip
 
     def axis(
@@ -272,19 +295,36 @@ class _Sweep:
             def tiles(j: Index, _: object) -> None:
                 bounds = self._bounds(axis, n, b.add(self.starts[n], j), taps, offset)
                 step, tap_step = plan.slab_strides[0][n], self.tap_strides[n]
-                here = b.mul(b.sub(b.add(b.mul(j, axis.in_step), offset), axis.reach[0]), step)
-                more = Reduction(*bounds, axis.offset_step * step, axis.tap_step * tap_step)
+                phase_step, j_step = plan.result_strides[0][n]
+                offset_step: int | Value = axis.offset_step * step
+                here = b.mul(b.sub(b.add(b.mul(j, axis.in_step), offset), plan.slab_start[n]), step)
+                if plan.planes > 1 and axis is plan.axes[-1]:
+                    here, offset_step = j, self._plane_offsets(axis)
                 self.axis(
                     n + 1,
                     b.add(slab, here),
                     b.add(weights, b.mul(tap, tap_step)),
-                    b.add(result, b.mul(b.add(first, b.mul(j, axis.out_step)), plan.result_strides[n])),
-                    sums if bounds == (0, 1) else (*sums, more),
-                )
+                    b.add(result, b.add(b.mul(first, phase_step), b.mul(j, j_step))),
+                    sums if bounds == (0, 1) and plan.planes == 1
+                    else (*sums, self._reduction(*bounds, offset_step, axis.tap_step * tap_step)),
+                )  # fmt: skip
 
             b.loop(0, stop, tiles, step=plan.tile[n], name="tile")
 
         b.loop(0, len(axis.phases), phase, name="phase")
+
+    def _reduction(self, start: Index, stop: Index, slab_step: int | Value, weights_step: int) -> Reduction:
+        """One axis of the sum; which operand is which depends on what vectors run along."""
+        if self.plan.pixels:
+            return Reduction(start, stop, weights_step, slab_step)
+        assert isinstance(slab_step, int)
+        return Reduction(start, stop, slab_step, weights_step)
+
+    def _plane_offsets(self, axis: GatherAxis) -> Value:
+        """Where tap t finds its first input, for the one phase of an axis in planes."""
+        plan, offset = self.plan, axis.phases[0].offset - self.plan.slab_start[-1]
+        places = (offset + t * axis.offset_step for t in range(max(1, axis.taps)))
+        return self.b.module.table([at % plan.planes * plan.plane_pitch + at // plan.planes for at in places])
 
     def _bounds(self, axis: GatherAxis, n: int, j: Index, taps: Index, offset: Index) -> tuple[Index, Index]:
         """Taps t of which some output of the tile meets the input: 0 <= in_step·(j + m) + offset + t·step < extent."""
@@ -303,11 +343,13 @@ class _Sweep:
 
     def _tile_at(self, slab: Index, weights: Index, result: Index, sums: tuple[Reduction, ...]) -> None:
         b, plan = self.b, self.plan
-        channel = Reduction(0, self.channels, plan.slab_strides[1], plan.width)
+        channel = self._reduction(0, self.channels, plan.slab_strides[1], plan.width)
+        operands = [b.at(self.slab, slab, self.kind), b.at(self.weights, weights, self.kind)]
+        if plan.pixels:
+            operands.reverse()
         self.tile.emit(
             b,
-            b.at(self.slab, slab, self.kind),
-            b.at(self.weights, weights, self.kind),
+            *operands,
             b.at(self.results, result, self.kind),
             [*sums, channel],
             self._start() if self.fresh else None,
@@ -317,9 +359,15 @@ class _Sweep:
         if self.bias is None:
             return self.tile.zeros()
         b, plan = self.b, self.plan
-        row = [self.isa.load(b, plan.compute, b.at(self.bias, v * plan.lanes, self.kind), plan.lanes)
-               for v in range(plan.vectors)]  # fmt: skip
-        return row * len(self.tile.rows)
+        if plan.pixels:
+            numbers = [self.isa.load(b, plan.compute, b.at(self.bias, m, self.kind)) for m in range(plan.width)]
+            splats = [self.isa.splat(b, number, plan.lanes) for number in numbers]
+            return [splat for splat in splats for _ in self.tile.columns]
+        vectors = [
+            self.isa.load(b, plan.compute, b.at(self.bias, v, self.kind), plan.lanes)
+            for v in range(0, plan.width, plan.lanes)
+        ]
+        return vectors * len(self.tile.rows)
 
 
 def _tap_strides(plan: DataPlan) -> list[int]:

@@ -8,6 +8,7 @@ times faster, and the time of a first call is part of the product (docs/measured
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ def constant(type_: str, value: float | int) -> Value:
     if (match := re.fullmatch(r"<(\d+) x (.*)>", type_)) is not None:
         return Value(type_, f"splat ({constant(match[2], value)})")
     if type_ in ("float", "double"):
-        return Value(type_, f"{float(value):e}")
+        bits = struct.unpack("<Q", struct.pack("<d", value))[0]  # LLVM reads decimal only where it is exact
+        return Value(type_, f"0x{bits:016X}")
     return Value(type_, str(int(value)))
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import best_row_tile, best_tile
+from convgrad.plan.tiles import TileShape, best_pixel_tile, best_row_tile, best_tile
 from convgrad.plan.weights import WeightsPlan, window_axes
-from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.problem.conv import ConvProblem, Unknown
 
 Plan = DataPlan | WeightsPlan
 
@@ -19,6 +21,7 @@ PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and aga
 SLAB_BYTES = 192 * 1024
 RESULT_BYTES = 256 * 1024
 CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
+MOVE, TURN, SCALAR = 0.2, 0.5, 1.5  # cycles per number copied by vectors, transposed, one at a time
 MOST_SPREAD = 8  # channels per group up to which vectors run across groups
 
 
@@ -31,31 +34,67 @@ def choose(problem: ConvProblem, machine: Machine) -> Plan:
 
 
 def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
-    """Blocking for X or Y."""
+    """Blocking for X or Y: the candidate of the fewest predicted cycles."""
+    candidates = list(_candidates(problem, machine))
+    _, plan = min(candidates, key=lambda candidate: candidate[0])
+    reasons = tuple(
+        f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
+        for cycles, other in candidates
+    )
+    return _grow(replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons))
+
+
+def _kind(plan: DataPlan) -> str:
+    return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
+
+
+def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DataPlan]]:
+    """Predicted cycles, and a plan of one tile per task, for each way to lay out vectors."""
     compute = COMPUTE[problem.dtype]
-    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    size = SIZES[compute]
+    lanes = machine.lanes_f32 * 4 // size
     axes = gather_axes(problem)
     solves_y = problem.unknown is Unknown.Y
-    channels_in = problem.x_channels if solves_y else problem.y_channels
-    channels_out = problem.y_channels if solves_y else problem.x_channels
-    spread = problem.groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD
+    given, solved = ("x", "y") if solves_y else ("y", "x")
+    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     counts = tuple(axis.count for axis in axes)
-    taps = prod(max(1, axis.taps) for axis in axes)
-    lane_channels = problem.groups * channels_out if spread else channels_out
-    shape = best_tile(counts, lane_channels, taps * max(1, channels_in), lanes, machine.registers, a_vector=spread)
-    width = shape.vectors * lanes
-    size = SIZES[compute]
-    i_block = max(1, channels_in)
-    if not spread:
-        i_block = _even_share(channels_in, max(16, PANEL_BYTES // (size * taps * width)))
-    in_strides = problem.x_strides if solves_y else problem.y_strides
-    plan = DataPlan(
-        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=shape.tile, tile=shape.tile,
-        vectors=shape.vectors, lane_groups=width // channels_out if spread else 1, spread=spread, i_block=i_block,
-        blocks_per_task=1, pixel_major=spread or abs(in_strides[2]) < abs(in_strides[-1]),
+    phases = prod(len(axis.phases) for axis in axes)
+    depth = max(1, channels_in) * prod(problem.taps) / phases
+    in_strides, out_strides = problem.strides[given], problem.strides[solved]
+    elements_in = prod(problem.shapes[given])
+    elements_out = prod(problem.shapes[solved])
+    pixel_major = abs(in_strides[2]) < abs(in_strides[-1])
+    base = DataPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=(), tile=(), width=lanes,
+        lane_groups=1, spread=False, pixels=False, i_block=max(1, channels_in), blocks_per_task=1,
+        pixel_major=pixel_major,
     )  # fmt: skip
-    plan = replace(plan, blocks_per_task=plan.lane_blocks)
-    return _grow(plan, counts, size)
+
+    def planned(shape: TileShape, **changes: Any) -> DataPlan:
+        return replace(base, block=shape.tile, tile=shape.tile, width=shape.width, **changes)
+
+    out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
+    groups = problem.groups
+    shape = best_tile(counts, channels_out, depth, lanes, machine.registers)
+    most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
+    cost = elements_in * MOVE + elements_out * (TURN if out_channels_first else MOVE)
+    yield groups * phases * shape.cycles + cost, planned(shape, i_block=_even_share(channels_in, most))
+
+    shape = best_pixel_tile(counts, channels_out, depth, lanes, machine.registers)
+    cost = elements_in * (TURN if pixel_major else MOVE) + elements_out * (MOVE if out_channels_first else TURN)
+    most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
+    yield groups * phases * shape.cycles + cost, planned(
+        shape, pixels=True, pixel_major=False, i_block=_even_share(channels_in, most)
+    )
+
+    if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
+        shape = best_tile(counts, groups * channels_out, depth, lanes, machine.registers, a_vector=True)
+        spread = MOVE if channels_out == channels_in == 1 else SCALAR * channels_out
+        cost = elements_in * (spread if pixel_major else max(spread, TURN))
+        cost += elements_out * (TURN if out_channels_first else MOVE)
+        yield phases * shape.cycles + cost, planned(
+            shape, spread=True, pixel_major=True, lane_groups=shape.width // channels_out
+        )
 
 
 def _even_share(total: int, most: int) -> int:
@@ -63,8 +102,9 @@ def _even_share(total: int, most: int) -> int:
     return max(1, -(-total // max(1, -(-total // most))))
 
 
-def _grow(plan: DataPlan, counts: Ints, size: int) -> DataPlan:
+def _grow(plan: DataPlan) -> DataPlan:
     """Blocks as large as the memory of a core allows, innermost axis first."""
+    counts, size = tuple(axis.count for axis in plan.axes), SIZES[plan.compute]
     block = list(plan.tile)
     for n in reversed(range(len(block))):
         whole = -(-counts[n] // plan.tile[n]) * plan.tile[n]

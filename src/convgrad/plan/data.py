@@ -12,11 +12,13 @@ from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlan:
-    """Blocking of a problem that solves for X or Y, with vectors along the output channels.
+    """Blocking of a problem that solves for X or Y.
 
-    One task computes `block` outputs per axis and phase, for `tasks_width` blocks of output lanes. A block of lanes is
-    `vectors` vectors: the channels of one group, or, where `lane_groups` > 1, the channels of several groups, in
-    which case the input is spread so that every lane meets the channel of its own group.
+    One task computes `block` outputs per axis and phase, for `blocks_per_task` blocks of `width` output channels.
+    Vectors run along one of three things:
+    * output channels of one group; outputs are the rows of the register tile;
+    * output channels of several groups (`spread`), where every lane meets the input channel of its own group;
+    * outputs of the innermost axis (`pixels`); output channels are the rows.
     Sizes count numbers of the arithmetic type.
     """
 
@@ -27,9 +29,10 @@ class DataPlan:
     axes: tuple[GatherAxis, ...]  # batch first
     block: Ints  # outputs j per axis of one task, a multiple of tile
     tile: Ints  # outputs j per axis of one register tile
-    vectors: int
-    lane_groups: int  # groups that share a block of lanes
-    spread: bool  # vectors of the input differ lane by lane
+    width: int  # output channels of one block, those that only fill it up included
+    lane_groups: int  # groups that share a block
+    spread: bool  # vectors run across groups
+    pixels: bool  # vectors run along the innermost axis
     i_block: int  # input channels packed at a time
     blocks_per_task: int  # blocks of lanes
     pixel_major: bool  # of the slab: channels innermost
@@ -49,11 +52,6 @@ class DataPlan:
     def out_channels(self) -> int:
         """Of one group."""
         return self.problem.y_channels if self.solves_y else self.problem.x_channels
-
-    @property
-    def width(self) -> int:
-        """Lanes of one block, those without a channel included."""
-        return self.vectors * self.lanes
 
     @property
     def group_blocks(self) -> int:
@@ -93,12 +91,29 @@ class DataPlan:
         return self.group_blocks * self.lane_blocks * self.width if self.problem.bias else 0
 
     @property
+    def slab_start(self) -> Ints:
+        """Offsets of the slab's first element per axis; on an axis in planes, a multiple of their number."""
+        *outer, inner = (axis.reach[0] for axis in self.axes)
+        return (*outer, inner - inner % self.planes)
+
+    @property
     def slab_extent(self) -> Ints:
         """Input elements per axis that one block reads."""
         return tuple(
-            axis.in_step * (block - 1) + axis.reach[1] - axis.reach[0] + 1
-            for axis, block in zip(self.axes, self.block, strict=True)
+            axis.in_step * (block - 1) + axis.reach[1] - start + 1
+            for axis, block, start in zip(self.axes, self.block, self.slab_start, strict=True)
         )
+
+    @property
+    def planes(self) -> int:
+        """Parts of the innermost axis of the slab, one per remainder of the input step, each contiguous."""
+        return self.axes[-1].in_step if self.pixels else 1
+
+    @property
+    def plane_pitch(self) -> int:
+        """From one part to the next."""
+        extent = -(-self.slab_extent[-1] // self.planes)
+        return -(-extent // self.lanes) * self.lanes if self.planes > 1 else extent
 
     @property
     def slab_numbers(self) -> int:
@@ -111,8 +126,9 @@ class DataPlan:
         channels = self.i_block * self.slab_numbers
         if self.pixel_major:
             return row_major(self.slab_extent, channels), self.slab_numbers
-        strides = row_major(self.slab_extent, 1)
-        plane = strides[0] * self.slab_extent[0]
+        *outer, _ = self.slab_extent
+        strides = row_major((*outer, self.planes * self.plane_pitch), 1)
+        plane = strides[0] * (self.slab_extent[0] if outer else self.plane_pitch)
         return strides, plane + (-plane % 16) + 16  # an odd number of cache lines, so that planes do not collide
 
     @property
@@ -129,9 +145,18 @@ class DataPlan:
         return tuple(block * axis.out_step for axis, block in zip(self.axes, self.block, strict=True))
 
     @property
-    def result_strides(self) -> Ints:
-        """Per axis; a position holds one block of lanes."""
-        return row_major(self.result_extent, self.width)
+    def result_strides(self) -> tuple[tuple[Ints, ...], int]:
+        """Per axis the steps of a phase and of an output j, and the step of the output channel.
+
+        Channels are innermost and phases interleaved as in the tensor; with `pixels`, channels are outermost and each
+        phase of the innermost axis is contiguous.
+        """
+        if not self.pixels:
+            strides = row_major(self.result_extent, self.width)
+            return tuple((step, step * axis.out_step) for axis, step in zip(self.axes, strides, strict=True)), 1
+        strides = row_major(self.result_extent, 1)
+        *steps, _ = ((step, step * axis.out_step) for axis, step in zip(self.axes, strides, strict=True))
+        return (*steps, (self.block[-1], 1)), prod(self.result_extent)
 
     @property
     def result_block(self) -> int:
@@ -154,11 +179,13 @@ class DataPlan:
         assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
         assert self.spread or self.lane_groups == 1
         assert not self.spread or (self.lane_groups * self.out_channels <= self.width and self.pixel_major)
+        assert not self.pixels or not (self.spread or self.pixel_major)
+        assert not self.pixels or self.tile[-1] % self.lanes == 0
 
     def __str__(self) -> str:
-        rows = prod(self.tile)
+        along = "outputs" if self.pixels else "channels of several groups" if self.spread else "channels"
         return (
-            f"data plan on {self.isa}: tile {rows} x {self.vectors}·{self.lanes}, block {self.block}, "
+            f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
             f"slab {self.slab_size} numbers {'pixel' if self.pixel_major else 'channel'}-major\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)

@@ -10,15 +10,17 @@ from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
+LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
+UNALIGNED = 1.5  # loads that a vector across cache lines counts for, on average
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
 
 @dataclass(frozen=True, slots=True)
 class TileShape:
-    """Outputs per axis, vectors of lanes, and predicted cycles for all tiles of all lane blocks."""
+    """Outputs per axis, channels per block, and predicted cycles for all outputs of one group (or all, if spread)."""
 
     tile: Ints
-    vectors: int
+    width: int
     cycles: float
 
 
@@ -51,24 +53,54 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 
 def best_tile(
-    counts: Ints, channels: int, depth: int, lanes: int, registers: int, *, a_vector: bool = False, widest: int = 4
+    counts: Ints, channels: int, depth: float, lanes: int, registers: int, *, a_vector: bool = False
 ) -> TileShape:
-    """The cheapest way to cover `counts` outputs of `channels` lanes with tiles whose sums have `depth` terms."""
+    """The cheapest tile with vectors along channels, for sums of `depth` terms."""
     best: TileShape | None = None
-    for vectors in range(1, widest + 1):
+    for vectors in range(1, 5):
         if vectors > 1 and (vectors - 1) * lanes >= channels:
             break
         blocks = -(-channels // (vectors * lanes))
         for tile in splits(counts, most_rows(registers, vectors, a_vector)):
             rows = prod(tile)
             loads = vectors + (rows * vectors if a_vector else rows)
-            step = max(rows * vectors / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, 4.0 if rows * vectors < 8 else 0.0)
-            tiles = prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
-            cycles = tiles * blocks * (depth * step + TILE_OVERHEAD + rows * vectors)
+            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, loads, depth)
             if best is None or cycles < best.cycles:
-                best = TileShape(tile, vectors, cycles)
+                best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
+
+
+def best_pixel_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: int) -> TileShape:
+    """The cheapest tile with vectors along the innermost axis."""
+    best: TileShape | None = None
+    *outer, inner = counts
+    for width in sorted({-(-channels // pieces) for pieces in range(1, channels + 1)}):
+        most = (registers - 2) // (width + 1)  # a row of B, a splat
+        blocks = -(-channels // width)
+        for vectors in range(1, most + 1):
+            if vectors > 1 and (vectors - 1) * lanes >= inner:
+                break
+            whole = vectors * lanes >= inner
+            for rest in splits(tuple(outer), most // vectors) if whole else [(1,) * len(outer)]:
+                tile = (*rest, vectors * lanes)
+                columns = prod(rest) * vectors
+                loads = width + columns * UNALIGNED
+                cycles = _tiles(counts, tile) * blocks * _tile_cycles(width * columns, loads, depth)
+                if best is None or cycles < best.cycles:
+                    best = TileShape(tile, width, cycles)
+    assert best is not None
+    return best
+
+
+def _tiles(counts: Ints, tile: Ints) -> int:
+    return prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
+
+
+def _tile_cycles(products: int, loads: float, depth: float) -> float:
+    """Of one register tile: the slowest of multiply-adds, loads and the latency of a chain of sums."""
+    step = max(products / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY)
+    return depth * step + TILE_OVERHEAD + products
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +131,7 @@ def best_row_tile(
                     continue
                 count = channels * (together if rows_shift else 1)
                 loads = columns + (count * columns if a_vector else count)
-                step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, 4.0)
+                step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY)
                 cycles = pieces * blocks * taps // together * (step + 0.1)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)

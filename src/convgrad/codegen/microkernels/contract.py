@@ -11,12 +11,15 @@ from convgrad.codegen.isa.base import ARITHMETIC, Isa
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers."""
+    """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
+
+    B may take its steps from a table of i64 instead.
+    """
 
     start: Index
     stop: Index
     a_step: int
-    b_step: int
+    b_step: int | Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,8 @@ class Tile:
         axis, kind = reductions[0], ARITHMETIC[self.compute]
 
         def body(i: Index, now: dict) -> dict:
-            here, there = b.at(a, b.mul(i, axis.a_step), kind), b.at(x, b.mul(i, axis.b_step), kind)
+            moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
+            here, there = b.at(a, b.mul(i, axis.a_step), kind), b.at(x, moved, kind)
             return self._reduce(b, here, there, now, reductions[1:])
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
