@@ -138,9 +138,10 @@ def positive(text: str) -> int:
 def seconds(value: float) -> str:
     """A time with three digits and its unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
-    return f"{value / 1e-6:.3g} us"
+        number = value / scale
+        if number >= 1 or unit == "us":
+            break
+    return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
 
 
 def extents(shape: Sequence[int]) -> str:
