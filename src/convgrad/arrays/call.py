@@ -55,9 +55,7 @@ class Record:
 
     __slots__ = ("arrange", "dtype", "input_mask", "kernel", "output_mask", "shape", "span", "spans")
 
-    def __init__(  # noqa: D107
-        self, op: str, problem: Any, inputs: Sequence[View], shape: tuple[int, ...], strides, out_dtype: str
-    ):
+    def __init__(self, op: str, problem: Any, inputs: Sequence[View], shape: tuple[int, ...], strides, out_dtype: str):
         self.kernel = None if 0 in shape else kernel_for(problem)  # nothing to compute is no problem
         roles = ROLES[op]
         self.arrange = itemgetter(roles.index("x"), roles.index("w"), roles.index("y"))
@@ -82,7 +80,7 @@ class Operation:
     `names` are the attributes that a call gives, in this order, as one tuple; None stands for the default.
     """
 
-    def __init__(self, op: str, *names: str):  # noqa: D107
+    def __init__(self, op: str, *names: str):
         self.op = op
         self.names = names
         self.schema = SCHEMAS[op]
@@ -271,11 +269,12 @@ def _result_dtype(op: str, dtype: str, target: View | None, asked: Any) -> str:
 def _dtype_named(op: str, asked: Any) -> str:
     if isinstance(asked, str) and asked in FLOATING:
         return asked
-    spelled = str(asked).removeprefix("torch.")
+    spelled = asked if isinstance(asked, str) else str(asked).removeprefix("torch.")
     if spelled == "bfloat16":
         return "bf16"
     try:
-        name = dtype_name(np.dtype(spelled if str(asked) != spelled else asked))
+        found = np.dtype(spelled if isinstance(asked, str) or spelled != str(asked) else asked)
+        name = None if isinstance(asked, str) and found.name != asked else dtype_name(found)  # "f8" is not eight bits
     except TypeError:
         name = None
     if name is None:
