@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import convgrad
 from convgrad.errors import ConvError
 
 MISTAKE = 2  # exit status for what the user can mend; 1 is a check that failed
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     from convgrad.cli import doctor, run, verify
 
     parser = _Parser(prog="convgrad", description=__doc__, epilog="convgrad COMMAND --help shows examples of a command")
+    parser.add_argument("--version", action="version", version=f"convgrad {convgrad.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     for module in (run, verify, doctor):
         name = module.__name__.rpartition(".")[2]

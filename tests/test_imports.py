@@ -1,0 +1,86 @@
+"""Who may import whom: stages lie in a row, and each sees only those before it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import convgrad
+
+SOURCE = Path(convgrad.__file__).parent
+ROW = ("spec", "problem", "plan", "codegen", "runtime", "arrays", "operations")
+ANYWHERE = {"errors", "dtypes", "settings"}
+TOP = {"graph": {*ROW, "graph"}, "cli": {*ROW, "graph", "cli"}, "__main__": {"cli"}, "__init__": {"operations"}}
+HEAVY = ("llvmlite", "ml_dtypes", "torch", "jax", "rich")
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The folder or module directly below the package."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_parts(path: Path):
+    """Parts of the package that a module imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import in line {node.lineno}"
+            names = [
+                f"{node.module}.{alias.name}" if node.module == "convgrad" else node.module for alias in node.names
+            ]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "convgrad" and rest:
+                yield rest.partition(".")[0], node.lineno
+
+
+def allowed(part: str) -> set[str]:
+    if part in ANYWHERE:
+        return ANYWHERE
+    if part in TOP:
+        return ANYWHERE | TOP[part]
+    return ANYWHERE | set(ROW[: ROW.index(part) + 1])
+
+
+def test_every_part_of_the_package_has_its_place():
+    assert {part_of(path) for path in MODULES} <= {*ROW, *ANYWHERE, *TOP}
+
+
+def test_imports_point_one_way():
+    wrong = [
+        f"{path.relative_to(SOURCE)}:{line} imports {name}"
+        for path in MODULES
+        for name, line in imported_parts(path)
+        if name not in allowed(part_of(path)) | {"__version__"}
+    ]
+    assert not wrong
+
+
+def test_only_the_settings_read_the_environment():
+    readers = {
+        str(path.relative_to(SOURCE))
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert readers <= {"settings.py"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Names of the heavy packages that a fresh interpreter has loaded after a statement."""
+    program = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    return set(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    assert loaded_after("import convgrad") == set()
+
+
+def test_the_command_line_starts_without_the_compiler():
+    assert loaded_after("import convgrad.cli; convgrad.cli._parser()") == set()
