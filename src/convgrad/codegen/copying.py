@@ -52,14 +52,14 @@ class Copy:
             inner, body = [], self._scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
         outer.sort(key=lambda d: -abs(d.dst))
-        self._nest(b, src, dst, outer, lambda s, d: body(b, s, d, *inner))
+        self.nest(b, src, dst, outer, lambda s, d: body(b, s, d, *inner))
 
     def emit_planes(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in dst."""
         if inner.src == 1:
-            self._nest(b, src, dst, dims, lambda s, d: self.deinterleave(b, s, d, planes, pitch, inner.extent))
+            self.nest(b, src, dst, dims, lambda s, d: self.deinterleave(b, s, d, planes, pitch, inner.extent))
             return
 
         def plane(r: Index, _: object) -> None:
@@ -74,7 +74,7 @@ class Copy:
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
         if inner.dst == 1 and planes <= MOST_PLANES:
-            self._nest(b, src, dst, dims, lambda s, d: self.interleave(b, s, d, planes, pitch, inner.extent))
+            self.nest(b, src, dst, dims, lambda s, d: self.interleave(b, s, d, planes, pitch, inner.extent))
             return
 
         def plane(r: Index, _: object) -> None:
@@ -86,16 +86,17 @@ class Copy:
 
     # --- loops
 
-    def _nest(
+    def nest(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], body: Callable[[Value, Value], None]
     ) -> None:
+        """`body(src, dst)` at every position of the axes, the first outermost."""
         if not dims:
             body(src, dst)
             return
         dim = dims[0]
 
         def step(i: Index, _: object) -> None:
-            self._nest(b, self._src(b, src, b.mul(i, dim.src)), self._dst(b, dst, b.mul(i, dim.dst)), dims[1:], body)
+            self.nest(b, self._src(b, src, b.mul(i, dim.src)), self._dst(b, dst, b.mul(i, dim.dst)), dims[1:], body)
 
         b.loop(0, dim.extent, step, name="copy")
 
@@ -223,7 +224,7 @@ class Copy:
     ) -> None:
         if not self.isa.masks:
             box = [replace(across, extent=rows), replace(along, extent=columns)]
-            self._nest(b, src, dst, box, lambda s, d: self._scalar(b, s, d))
+            self.nest(b, src, dst, box, lambda s, d: self._scalar(b, s, d))
             return
         lanes = self.isa.lanes(self.compute)
         last = b.sub(rows, 1)

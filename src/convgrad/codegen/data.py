@@ -10,7 +10,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.packing import pack_weights_panel
+from convgrad.codegen.packing import can_spread_by_vectors, pack_weights_panel, spread_groups
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.data import DataPlan
@@ -179,18 +179,23 @@ class _Main:
             target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
             if axis.clipped and tile > 1:
                 partial.append(index(b.compare("ne", dims[-1].extent, extent)))
-        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        dims.append(Dim(channels, channel_stride, channel_step))
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
         source = b.add(source, b.mul(self.bundle, plan.lane_groups * group_step))
-        if plan.spread:
-            lanes = _lane_dims(plan, self.bundle, 0, b, group_step, 0)
-            dims += [Dim(n, src, dst) for n, dst, src in lanes]
         if partial:
             with b.when(reduce(lambda x, y: b.binary("or", x, y), partial)):
                 emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.kind)
+        lanes = _lane_dims(plan, self.bundle, 0, b, group_step, 0) if plan.spread else []
+        if plan.spread and can_spread_by_vectors(copy, plan.in_channels, plan.out_channels, channel_stride, group_step):
+            spread_groups(
+                b, copy, tensor, packed, dims, groups=lanes[0][0], channels=plan.in_channels,
+                lanes_per_group=plan.out_channels, width=plan.width,
+            )  # fmt: skip
+            return
+        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        dims.append(Dim(channels, channel_stride, channel_step))
+        dims += [Dim(n, src, dst) for n, dst, src in lanes]
         if plan.planes == 1:
             copy.emit(b, tensor, packed, dims)
         else:

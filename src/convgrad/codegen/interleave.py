@@ -31,7 +31,7 @@ def emit_deinterleave(
     def vectors(q: Index, counts: list[Value] | None, kept: list[Value] | None) -> None:
         parts = [load(b.add(q, i * lanes), counts[i] if counts else None) for i in range(planes)]
         for plane in range(planes):
-            value = _pick(b, parts, [lane * planes + plane for lane in range(lanes)])
+            value = pick(b, parts, [lane * planes + plane for lane in range(lanes)])
             store(value, plane, b.floor_div(q, planes), kept[plane] if kept else None)
 
     b.loop(0, whole, lambda q, _: vectors(q, None, None), step=group, name="group")
@@ -73,7 +73,7 @@ def emit_interleave(
         parts = [load(plane, position, counts[plane] if counts else None) for plane in range(planes)]
         for i in range(planes):
             wanted = [(i * lanes + lane) % planes * lanes + (i * lanes + lane) // planes for lane in range(lanes)]
-            store(_pick(b, parts, wanted), b.add(q, i * lanes), kept[i] if kept else None)
+            store(pick(b, parts, wanted), b.add(q, i * lanes), kept[i] if kept else None)
 
     b.loop(0, whole, lambda q, _: vectors(q, None, None), step=group, name="group")
     rest = b.sub(run, whole)
@@ -100,7 +100,7 @@ def emit_interleave(
     b.loop(whole, run, one, name="rest")
 
 
-def _pick(b: Builder, parts: list[Value], wanted: list[int]) -> Value:
+def pick(b: Builder, parts: list[Value], wanted: list[int]) -> Value:
     """The vector whose lane l is lane wanted[l] of all parts laid end to end."""
     lanes = len(wanted)
     result: Value | None = None

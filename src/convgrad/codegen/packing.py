@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from convgrad.codegen.copying import Copy, Dim, emit_zero
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.interleave import pick
+from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.isa.base import STORAGE
 
 
 def pack_weights_panel(
@@ -47,3 +49,49 @@ def pack_weights_panel(
     copy.emit(b, source, staging, [*(Dim(n, src, dst) for n, dst, src in lanes), *staged])
     inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
     inside.emit(b, staging, target, [Dim(width, 1, 1), *back])
+
+
+def can_spread_by_vectors(copy: Copy, channels: int, lanes_per_group: int, channel_step: int, group_step: int) -> bool:
+    """Whether the channels of all groups lie side by side and a vector holds whole groups."""
+    lanes = copy.isa.lanes(copy.compute)
+    return (
+        lanes % lanes_per_group == 0
+        and (channels == 1 or channel_step == 1)
+        and group_step == channels
+        and copy.isa.masks
+    )
+
+
+def spread_groups(
+    b: Builder, copy: Copy, source: Value, target: Value, axes: list[Dim], *,
+    groups: Index, channels: int, lanes_per_group: int, width: int,
+) -> None:  # fmt: skip
+    """target[axes, i, lane] = source[axes, group of the lane, i], for all i < channels at once.
+
+    Every `lanes_per_group` lanes read the same channel; see `can_spread_by_vectors`.
+    """
+    lanes = copy.isa.lanes(copy.compute)
+    per_vector = lanes // lanes_per_group
+    parts_per_vector = -(-per_vector * channels // lanes)
+    present = b.mul(groups, channels)
+
+    def vector(src: Value, dst: Value, v: int) -> None:
+        first = v * per_vector * channels
+        parts = []
+        for m in range(parts_per_vector):
+            start = first + m * lanes
+            address = b.at(src, start, STORAGE[copy.src_dtype])
+            count = None
+            if not (isinstance(present, int) and present >= start + lanes):
+                count = index(b.minimum(b.maximum(b.sub(present, start), 0), lanes))
+            parts.append(copy.isa.load(b, copy.src_dtype, address, lanes, count))
+        for i in range(channels):
+            wanted = [lane // lanes_per_group * channels + i for lane in range(lanes)]
+            place = b.at(dst, i * width + v * lanes, STORAGE[copy.dst_dtype])
+            copy.isa.store(b, copy.dst_dtype, pick(b, parts, wanted), place)
+
+    def position(src: Value, dst: Value) -> None:
+        for v in range(width // lanes):
+            vector(src, dst, v)
+
+    copy.nest(b, source, target, axes, position)

@@ -9,6 +9,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
@@ -147,14 +148,21 @@ class _Sums:
         group, channel = self.tensor_strides[self.row_tensor][1:3]
         dims, source, target, border = self._box(b, starts, self.row_tensor, strides)
         count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
-        dims.append(Dim(count, channel, channel_step))
         source = b.add(source, b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)]))
-        if plan.spread:
-            groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
-            dims += [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, 0, 1)]
         self._zero_border(b, at.scratch, plan.row_slab_size, border)
         tensor = b.at(at.of(self.row_tensor), source, STORAGE[plan.problem.dtype])
-        self._copy().emit(b, tensor, b.at(at.scratch, target, self.kind), dims)
+        packed = b.at(at.scratch, target, self.kind)
+        copy = self._copy()
+        if plan.spread:
+            groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
+            if can_spread_by_vectors(copy, plan.row_count, plan.lane_count, channel, group):
+                spread_groups(
+                    b, copy, tensor, packed, dims, groups=groups, channels=plan.row_count,
+                    lanes_per_group=plan.lane_count, width=plan.width,
+                )  # fmt: skip
+                return
+            dims += [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, 0, 1)]
+        copy.emit(b, tensor, packed, [*dims, Dim(count, channel, channel_step)])
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
         plan = self.plan

@@ -21,7 +21,7 @@ PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and aga
 SLAB_BYTES = 192 * 1024
 RESULT_BYTES = 256 * 1024
 CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
-MOVE, TURN, SCALAR = 0.2, 0.5, 1.5  # cycles per number copied by vectors, transposed, one at a time
+MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
 MOST_SPREAD = 8  # channels per group up to which vectors run across groups
 
 
@@ -81,7 +81,9 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     yield groups * phases * shape.cycles + cost, planned(shape, i_block=_even_share(channels_in, most))
 
     shape = best_pixel_tile(counts, channels_out, depth, lanes, machine.registers)
-    cost = elements_in * (TURN if pixel_major else MOVE) + elements_out * (MOVE if out_channels_first else TURN)
+    scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
+    cost = elements_in * (scattered if pixel_major else MOVE)
+    cost += elements_out * (MOVE if out_channels_first else scattered)
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     yield groups * phases * shape.cycles + cost, planned(
         shape, pixels=True, pixel_major=False, i_block=_even_share(channels_in, most)
@@ -89,7 +91,8 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
 
     if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
         shape = best_tile(counts, groups * channels_out, depth, lanes, machine.registers, a_vector=True)
-        spread = MOVE if channels_out == channels_in == 1 else SCALAR * channels_out
+        side_by_side = in_strides[1] == channels_in and lanes % channels_out == 0
+        spread = (MOVE if side_by_side or channels_in == 1 else SCALAR) * channels_out
         cost = elements_in * (spread if pixel_major else max(spread, TURN))
         cost += elements_out * (TURN if out_channels_first else MOVE)
         yield phases * shape.cycles + cost, planned(

@@ -11,7 +11,7 @@ from convgrad.problem.conv import Ints
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
-UNALIGNED = 1.5  # loads that a vector across cache lines counts for, on average
+UNALIGNED = 2.0  # loads that a vector across cache lines counts for, on average
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
 

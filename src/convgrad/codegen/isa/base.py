@@ -53,6 +53,9 @@ class Isa:
         stored = STORAGE[dtype] if lanes == 1 else vector_of(lanes, STORAGE[dtype])
         if count is None:
             raw = b.load(stored, address, BYTES[dtype])
+        elif count.text == "1":  # LLVM 22 reads two 16-bit numbers under a mask known to hold in one lane only
+            one = b.load(STORAGE[dtype], address, BYTES[dtype])
+            raw = b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 0")
         else:
             raw = self._masked_load(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
         return self._widen(b, dtype, raw)
@@ -64,6 +67,9 @@ class Isa:
             b.store(raw, address, BYTES[dtype])
             return
         lanes = int(raw.type[1:].split()[0])
+        if count.text == "1":  # and writes two
+            b.store(b.emit(STORAGE[dtype], f"extractelement {raw}, i64 0"), address, BYTES[dtype])
+            return
         mask = first_lanes(b, lanes, count)
         name = f"llvm.masked.store.{_suffix(raw.type)}.p0"
         b.module.declare("void", name, [raw.type, "ptr", "i32", mask.type])
