@@ -131,7 +131,8 @@ class _Sums:
                 continue
             origin = b.sub(b.mul(start, axis.stride), axis.low)
             low = b.maximum(b.sub(0, origin), 0) if axis.clipped else 0
-            dims.append(Dim(b.sub(b.minimum(b.sub(axis.image, origin), extent), low), step, slab))
+            high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
+            dims.append(Dim(b.sub(high, low), step, slab))
             source = b.add(source, b.mul(b.add(origin, low), step))
             target = b.add(target, b.mul(low, slab))
             if axis is plan.axes[-1] and axis.clipped and plan.tile_taps > 1:

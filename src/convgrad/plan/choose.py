@@ -22,6 +22,9 @@ SLAB_BYTES = 192 * 1024
 RESULT_BYTES = 256 * 1024
 CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
+MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
+FEW_CHANNELS = 4
+MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SPREAD = 8  # channels per group up to which vectors run across groups
 
 
@@ -41,7 +44,37 @@ def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
         f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
         for cycles, other in candidates
     )
-    return _grow(replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons))
+    plan = replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons)
+    if _fits_in_place(plan):
+        plan = replace(plan, direct=True)
+    return _grow(replace(plan, unroll=_unrolled_axes(plan)))
+
+
+def _fits_in_place(plan: DataPlan) -> bool:
+    """Whether whole vectors can be read from the input and written to the output as they lie in memory."""
+    p, axes = plan.problem, plan.axes
+    given, solved = (p.x_strides, p.y_strides) if plan.solves_y else (p.y_strides, p.x_strides)
+    if p.accumulate or not p.dtype == p.out_dtype == plan.compute or plan.pixels or max(plan.tile[:-1]) > 1:
+        return False
+    if plan.i_blocks > 1 or len(axes[-1].phases) > MOST_KNOWN_PHASES or axes[-1].count < plan.tile[-1]:
+        return False
+    if plan.spread:
+        depthwise = plan.in_channels == plan.out_channels == 1
+        return depthwise and given[1] == solved[1] == 1 and p.groups >= plan.lane_groups
+    return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
+
+
+def _unrolled_axes(plan: DataPlan) -> int:
+    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
+    if plan.in_channels > FEW_CHANNELS:
+        return 0
+    count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
+    for axis in reversed(plan.axes[1:]):
+        products *= sum(phase.taps for phase in axis.phases)
+        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.direct and count == 1):
+            break
+        count += 1
+    return count
 
 
 def _kind(plan: DataPlan) -> str:

@@ -36,7 +36,13 @@ class DataPlan:
     i_block: int  # input channels packed at a time
     blocks_per_task: int  # blocks of lanes
     pixel_major: bool  # of the slab: channels innermost
+    unroll: int = 0  # innermost axes whose taps are written out; zeros pad them
+    direct: bool = False  # the tensors themselves serve as slab and result
     reasons: tuple[str, ...] = ()
+
+    def unrolls(self, axis: GatherAxis) -> bool:
+        """Whether the taps of an axis are written out."""
+        return any(axis is one for one in self.axes[len(self.axes) - self.unroll :])
 
     @property
     def solves_y(self) -> bool:
@@ -93,6 +99,8 @@ class DataPlan:
     @property
     def slab_start(self) -> Ints:
         """Offsets of the slab's first element per axis; on an axis in planes, a multiple of their number."""
+        if self.direct:
+            return (0,) * len(self.axes)
         *outer, inner = (axis.reach[0] for axis in self.axes)
         return (*outer, inner - inner % self.planes)
 
@@ -123,6 +131,9 @@ class DataPlan:
     @property
     def slab_strides(self) -> tuple[Ints, int]:
         """Per axis, and of the input channel."""
+        if self.direct:
+            strides = self.problem.x_strides if self.solves_y else self.problem.y_strides
+            return (strides[0], *strides[3:]), strides[2]
         channels = self.i_block * self.slab_numbers
         if self.pixel_major:
             return row_major(self.slab_extent, channels), self.slab_numbers
@@ -133,7 +144,9 @@ class DataPlan:
 
     @property
     def slab_size(self) -> int:
-        """All of it."""
+        """All of it; of a direct plan, what a task reads."""
+        if self.direct:
+            return prod(self.slab_extent) * self.i_block * self.slab_numbers
         strides, channel = self.slab_strides
         if self.pixel_major:
             return strides[0] * self.slab_extent[0]
@@ -151,6 +164,10 @@ class DataPlan:
         Channels are innermost and phases interleaved as in the tensor; with `pixels`, channels are outermost and each
         phase of the innermost axis is contiguous.
         """
+        if self.direct:
+            strides = self.problem.y_strides if self.solves_y else self.problem.x_strides
+            steps = zip(self.axes, (strides[0], *strides[3:]), strict=True)
+            return tuple((step, step * axis.out_step) for axis, step in steps), 1
         if not self.pixels:
             strides = row_major(self.result_extent, self.width)
             return tuple((step, step * axis.out_step) for axis, step in zip(self.axes, strides, strict=True)), 1
@@ -180,6 +197,7 @@ class DataPlan:
         assert self.spread or self.lane_groups == 1
         assert not self.spread or (self.lane_groups * self.out_channels <= self.width and self.pixel_major)
         assert not self.pixels or not (self.spread or self.pixel_major)
+        assert not self.direct or (max(self.tile[:-1]) == 1 and self.i_blocks == 1 and not self.pixels)
         assert not self.pixels or self.tile[-1] % self.lanes == 0
 
     def __str__(self) -> str:
@@ -187,7 +205,7 @@ class DataPlan:
         return (
             f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
-            f"slab {self.slab_size} numbers {'pixel' if self.pixel_major else 'channel'}-major\n"
+            f"{'in place' if self.direct else f'slab of {self.slab_size} numbers'}, {self.unroll} axes unrolled\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa.base import ARITHMETIC, Isa
+
+
+Sums = dict[tuple[int, int], Value]  # of row and column
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,11 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """C[r, v] += Σ A[rows[r] + Σ i·a_step] · B[columns[v] + Σ i·b_step]   over the product of the reductions.
+    """C[r, v] += Σ A[rows[r] + Σ i·a_step + a] · B[columns[v] + Σ i·b_step + b]
+
+    over the product of the reductions and over the taps (a, b), which are written out; what several of them read at the
+    same place is read once.
+
 
     C        a register tile of rows × columns vectors; in memory C[r, v] is the vector at c_rows[r] + c_columns[v]
     A        numbers broadcast to all lanes (`a_vector` false), or vectors (`a_vector`), one per
@@ -43,8 +51,9 @@ class Tile:
     a_vector: bool = False
 
     def emit(
-        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None
-    ) -> None:
+        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
+        taps: Sequence[tuple[int, int]] = ((0, 0),),
+    ) -> None:  # fmt: skip
         """Update the tile at c; with `first`, start from these (per row and column) instead of from memory."""
         kind = ARITHMETIC[self.compute]
         lanes = self.isa.lanes(self.compute)
@@ -56,38 +65,47 @@ class Tile:
             }
         else:
             tile = dict(zip(places, first, strict=True))
-        tile = self._reduce(b, a, x, tile, list(reductions))
+        if taps:
+            tile = self._reduce(b, a, x, tile, list(reductions), taps)
         for r, v in places:
             self.isa.store(b, self.compute, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
 
     def _reduce(
-        self, b: Builder, a: Value, x: Value, tile: dict[tuple[int, int], Value], reductions: list[Reduction]
-    ) -> dict[tuple[int, int], Value]:
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]]
+    ) -> Sums:
         if not reductions:
-            return self._rank_one(b, a, x, tile)
+            return self._rank_one(b, a, x, tile, taps)
         axis, kind = reductions[0], ARITHMETIC[self.compute]
 
-        def body(i: Index, now: dict) -> dict:
+        def body(i: Index, now: Sums) -> Sums:
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = b.at(a, b.mul(i, axis.a_step), kind), b.at(x, moved, kind)
-            return self._reduce(b, here, there, now, reductions[1:])
+            return self._reduce(b, here, there, now, reductions[1:], taps)
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
-    def _rank_one(
-        self, b: Builder, a: Value, x: Value, tile: dict[tuple[int, int], Value]
-    ) -> dict[tuple[int, int], Value]:
+    def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]]) -> Sums:
         kind, lanes = ARITHMETIC[self.compute], self.isa.lanes(self.compute)
-        vectors = [self.isa.load(b, self.compute, b.at(x, column, kind), lanes) for column in self.columns]
-        following = {}
-        for r, row in enumerate(self.rows):
-            if not self.a_vector:
-                value = self.isa.splat(b, self.isa.load(b, self.compute, b.at(a, row, kind)), lanes)
-            for v, vector in enumerate(vectors):
-                if self.a_vector:
-                    value = self.isa.load(b, self.compute, b.at(a, row + v * lanes, kind), lanes)
-                following[r, v] = self.isa.multiply_add(b, value, vector, tile[r, v])
-        return following
+
+        @cache
+        def of_a(offset: int) -> Value:
+            address = b.at(a, offset, kind)
+            if self.a_vector:
+                return self.isa.load(b, self.compute, address, lanes)
+            return self.isa.splat(b, self.isa.load(b, self.compute, address), lanes)
+
+        @cache
+        def of_b(offset: int) -> Value:
+            return self.isa.load(b, self.compute, b.at(x, offset, kind), lanes)
+
+        tile = dict(tile)
+        for a_tap, b_tap in taps:
+            vectors = [of_b(column + b_tap) for column in self.columns]
+            for r, row in enumerate(self.rows):
+                for v, vector in enumerate(vectors):
+                    value = of_a(row + a_tap + (v * lanes if self.a_vector else 0))
+                    tile[r, v] = self.isa.multiply_add(b, value, vector, tile[r, v])
+        return tile
 
     def zeros(self) -> list[Value]:
         """To start from."""

@@ -1,0 +1,249 @@
+"""The loops of a DataPlan over phases and register tiles, for one block of lanes and one block of input channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.isa.base import ARITHMETIC
+from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.plan.axes import GatherAxis, Phase
+from convgrad.plan.data import DataPlan
+
+
+@dataclass(frozen=True)
+class _Spot:
+    """Offsets from the bases of the slab, the weights and the results, and the sums still to run."""
+
+    slab: Index = 0
+    weights: Index = 0
+    result: Index = 0
+    sums: tuple[Reduction, ...] = ()
+    unrolled: tuple[tuple[int, int], ...] = ((0, 0),)  # (slab, weights) offsets of taps written out
+    single: bool = False  # one output of the innermost axis instead of a tile
+
+
+class Sweep:
+    """Emits axis after axis, outermost first; `fresh` sums start from the bias or zero, others from the results."""
+
+    def __init__(
+        self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
+        channels: Index, starts: list[Index], *, fresh: bool,
+    ):  # fmt: skip
+        self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
+        self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
+        self.channels, self.starts, self.fresh = channels, starts, fresh
+        self.tap_strides = _tap_strides(plan)
+        self.tile = self._tile(plan.tile)
+
+    def run(self) -> None:
+        """All tiles."""
+        self._axis(0, _Spot())
+
+    def _tile(self, shape: tuple[int, ...]) -> Tile:
+        """Outputs of the tile, in row-major order of the axes, against output channels."""
+        plan = self.plan
+        inputs, results = [0], [0]
+        axis_steps, channel_step = plan.result_strides
+        for axis, tile, slab, (_, result) in zip(plan.axes, shape, plan.slab_strides[0], axis_steps, strict=True):
+            step, each = axis.in_step * slab, range(tile)
+            if plan.pixels and axis is plan.axes[-1]:
+                step, each = slab, range(0, tile, plan.lanes)
+            inputs = [place + m * step for place in inputs for m in each]
+            results = [place + m * result for place in results for m in each]
+        if plan.pixels:
+            rows, c_rows = range(plan.width), range(0, plan.width * channel_step, channel_step)
+            columns, c_columns = inputs, results
+        else:
+            rows, c_rows = inputs, results
+            columns = c_columns = range(0, plan.width, plan.lanes)
+        return Tile(
+            isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
+            c_columns=tuple(c_columns), a_vector=plan.spread,
+        )  # fmt: skip
+
+    # --- phases
+
+    def _axis(self, n: int, spot: _Spot) -> None:
+        if n == len(self.plan.axes):
+            self._emit_tile(spot)
+            return
+        b, axis = self.b, self.plan.axes[n]
+        if self.plan.unrolls(axis) or (self.plan.direct and n == len(self.plan.axes) - 1):
+            for phase in axis.phases:
+                self._known_phase(n, axis, phase, spot)
+            return
+        table = b.module.table([v for f in axis.phases for v in (f.first, f.count, f.taps, f.offset, f.tap)])
+
+        def phase(number: Index, _: object) -> None:
+            if isinstance(number, int):
+                f = axis.phases[number]
+                first, count, taps, offset, tap = f.first, f.count, f.taps, f.offset, f.tap
+            else:
+                first, count, taps, offset, tap = (b.lookup(table, b.add(b.mul(number, 5), i)) for i in range(5))
+            taps = axis.taps if axis.even else taps
+
+            def tile(j: Index, _: object) -> None:
+                bounds = self._bounds(axis, self.plan.tile[n], b.add(self.starts[n], j), taps, offset)
+                at = self._moved(n, spot, j, first, offset, tap)
+                self._axis(n + 1, self._summed(n, at, bounds))
+
+            b.loop(0, self._stop(n, count), tile, step=self.plan.tile[n], name="tile")
+
+        b.loop(0, len(axis.phases), phase, name="phase")
+
+    def _known_phase(self, n: int, axis: GatherAxis, phase: Phase, spot: _Spot) -> None:
+        """A phase emitted for itself: its taps are written out, or its borders told from its inside."""
+        plan, b = self.plan, self.b
+        stop = self._stop(n, phase.count)
+
+        def unrolled(j: Index, _: object) -> None:
+            at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
+            self._axis(n + 1, self._written_out(n, axis, phase, at))
+
+        def single(j: Index, _: object) -> None:
+            bounds = self._bounds(axis, 1, b.add(self.starts[n], j), phase.taps, phase.offset)
+            at = replace(self._moved(n, spot, j, phase.first, phase.offset, phase.tap), single=True)
+            self._axis(n + 1, self._summed(n, at, bounds))
+
+        if not plan.direct:
+            b.loop(0, stop, unrolled, step=plan.tile[n], name="tile")
+            return
+        low, high = _inside(axis, phase)
+        tile = plan.tile[n]
+        if high - low < tile or (tile == 1 and not plan.unrolls(axis)):
+            b.loop(0, stop, single, name="single")
+            return
+
+        def inside(j: Index, _: object) -> None:
+            back = b.sub(high - tile, self.starts[n])  # the last tile begins early and repeats some outputs
+            place = b.minimum(j, back)
+            if plan.unrolls(axis):
+                unrolled(place, _)
+            else:
+                at = self._moved(n, spot, place, phase.first, phase.offset, phase.tap)
+                self._axis(n + 1, self._summed(n, at, (0, phase.taps)))
+
+        first = b.minimum(b.maximum(b.sub(low, self.starts[n]), 0), stop)
+        last = b.maximum(b.minimum(b.sub(high, self.starts[n]), stop), first)
+        if low > 0:
+            b.loop(0, first, single, name="low")
+        b.loop(first, last, inside, step=tile, name="inside")
+        if high < phase.count:
+            b.loop(last, stop, single, name="high")
+
+    def _stop(self, n: int, count: Index) -> Index:
+        return self.b.minimum(self.b.sub(count, self.starts[n]), self.plan.block[n])
+
+    def _moved(self, n: int, spot: _Spot, j: Index, first: Index, offset: Index, tap: Index) -> _Spot:
+        """At output j of the block and tap 0."""
+        plan, b, axis = self.plan, self.b, self.plan.axes[n]
+        phase_step, j_step = plan.result_strides[0][n]
+        if plan.direct:
+            j = b.add(self.starts[n], j)
+        here = b.mul(b.sub(b.add(b.mul(j, axis.in_step), offset), plan.slab_start[n]), plan.slab_strides[0][n])
+        if plan.planes > 1 and axis is plan.axes[-1]:
+            here = j
+        return replace(
+            spot,
+            slab=b.add(spot.slab, here),
+            weights=b.add(spot.weights, b.mul(tap, self.tap_strides[n])),
+            result=b.add(spot.result, b.add(b.mul(first, phase_step), b.mul(j, j_step))),
+        )
+
+    # --- taps
+
+    def _summed(self, n: int, spot: _Spot, bounds: tuple[Index, Index]) -> _Spot:
+        """With a loop over the taps of axis n."""
+        plan, axis = self.plan, self.plan.axes[n]
+        step: int | Value = axis.offset_step * plan.slab_strides[0][n]
+        if plan.planes > 1 and axis is plan.axes[-1]:
+            step = self.b.module.table(self._plane_places(axis, axis.phases[0]))
+        elif bounds == (0, 1):
+            return spot
+        return replace(spot, sums=(*spot.sums, self._reduction(*bounds, step, axis.tap_step * self.tap_strides[n])))
+
+    def _written_out(self, n: int, axis: GatherAxis, phase: Phase, spot: _Spot) -> _Spot:
+        """With the taps of axis n as offsets of their own."""
+        plan = self.plan
+        if plan.planes > 1 and axis is plan.axes[-1]:
+            places = self._plane_places(axis, phase)
+        else:
+            places = [t * axis.offset_step * plan.slab_strides[0][n] for t in range(phase.taps)]
+        step = axis.tap_step * self.tap_strides[n]
+        taps = [(x + place, w + t * step) for x, w in spot.unrolled for t, place in enumerate(places[: phase.taps])]
+        return replace(spot, unrolled=tuple(taps))
+
+    def _reduction(self, start: Index, stop: Index, slab_step: int | Value, weights_step: int) -> Reduction:
+        """One axis of the sum; which operand is which depends on what vectors run along."""
+        if self.plan.pixels:
+            return Reduction(start, stop, weights_step, slab_step)
+        assert isinstance(slab_step, int)
+        return Reduction(start, stop, slab_step, weights_step)
+
+    def _plane_places(self, axis: GatherAxis, phase: Phase) -> list[int]:
+        """Where each tap finds the input of output 0, for an axis in planes."""
+        plan, offset = self.plan, phase.offset - self.plan.slab_start[-1]
+        places = (offset + t * axis.offset_step for t in range(max(1, phase.taps)))
+        return [at % plan.planes * plan.plane_pitch + at // plan.planes for at in places]
+
+    def _bounds(self, axis: GatherAxis, tile: int, j: Index, taps: Index, offset: Index) -> tuple[Index, Index]:
+        """Taps t of which some output of the tile meets the input: 0 <= in_step·(j + m) + offset + t·step < extent."""
+        b, step = self.b, axis.offset_step
+        if not axis.clipped or axis.taps == 0:
+            return 0, taps
+        low = b.add(b.mul(j, axis.in_step), offset)  # what tap 0 of the tile's first output reads
+        high = b.add(low, axis.in_step * (tile - 1))
+        if step > 0:
+            start = b.sub(0, b.floor_div(high, step))  # ceil(-high / step)
+            stop = b.add(b.floor_div(b.sub(axis.in_extent - 1, low), step), 1)
+        else:
+            start = b.sub(0, b.floor_div(b.sub(axis.in_extent - 1, low), -step))
+            stop = b.add(b.floor_div(high, -step), 1)
+        return b.maximum(start, 0), b.minimum(stop, taps)
+
+    # --- the register tile
+
+    def _emit_tile(self, spot: _Spot) -> None:
+        b, plan = self.b, self.plan
+        tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
+        channel = self._reduction(0, self.channels, plan.slab_strides[1], plan.width)
+        operands = [b.at(self.slab, spot.slab, self.kind), b.at(self.weights, spot.weights, self.kind)]
+        taps = spot.unrolled
+        if plan.pixels:
+            operands.reverse()
+            taps = tuple((w, x) for x, w in taps)
+        target = b.at(self.results, spot.result, self.kind)
+        tile.emit(b, *operands, target, [*spot.sums, channel], self._start(tile) if self.fresh else None, taps)
+
+    def _start(self, tile: Tile) -> list[Value]:
+        if self.bias is None:
+            return tile.zeros()
+        b, plan = self.b, self.plan
+        load: Callable[..., Value] = self.isa.load
+        if plan.pixels:
+            numbers = [load(b, plan.compute, b.at(self.bias, m, self.kind)) for m in range(plan.width)]
+            return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
+        places = (b.at(self.bias, v, self.kind) for v in range(0, plan.width, plan.lanes))
+        return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
+
+
+def _inside(axis: GatherAxis, phase: Phase) -> tuple[int, int]:
+    """Outputs low <= j < high all of whose taps meet the input."""
+    if not phase.taps:
+        return 0, phase.count
+    ends = phase.offset, phase.offset + (phase.taps - 1) * axis.offset_step
+    low = max(0, -(min(ends) // axis.in_step))
+    high = min(phase.count, (axis.in_extent - 1 - max(ends)) // axis.in_step + 1)
+    return (low, high) if high > low else (0, 0)
+
+
+def _tap_strides(plan: DataPlan) -> list[int]:
+    """Steps of the packed weights per tap of each axis, the batch included."""
+    step, strides = plan.i_block * plan.width, []
+    for taps in reversed(plan.problem.taps):
+        strides.insert(0, step)
+        step *= taps
+    return [0, *strides]
