@@ -1,6 +1,7 @@
 """A cache of their own for tests of the runtime, and ways to run another process."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +40,9 @@ def python(cache_folder):
     def start(program: str, **variables: str) -> subprocess.Popen:
         source = str(Path(next(iter(convgrad.__path__))).parent)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(HERE))), **variables}
-        return subprocess.Popen([sys.executable, "-c", program], env=env, stdout=-1, stderr=-2, text=True)
+        return subprocess.Popen(
+            [sys.executable, "-c", program], env=env, stdout=-1, stderr=-2, text=True, start_new_session=True
+        )
 
     return start
 
@@ -52,7 +55,7 @@ def finish():
         try:
             text, _ = process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its children too: they hold the pipe
             raise AssertionError(f"the process hangs; it had printed: {process.communicate()[0]}") from None
         assert process.returncode == 0, text
         return text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,25 +21,33 @@ CODEGEN_LEVEL = 2  # of the back end: 1 and 3 take as long and run as fast
 OPTIONS = f"{' '.join(PASSES)}, codegen {CODEGEN_LEVEL} pic small"  # part of the cache key: what shapes code but the IR
 
 
+# Held by whoever uses LLVM, and by a fork: LLVM and llvmlite have locks of their own, which a child that was forked in
+# the middle of a compilation would wait for without end.
+LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release)
+
+
 class CompileError(RuntimeError):
     """LLVM refused what the compiler wrote: a fault of convgrad, not of its caller."""
 
 
 def compile_ir(ir: str, machine: Machine) -> bytes:
     """Object code of a module written without target triple and data layout."""
-    module, target = _optimised(ir, machine)
-    return target.emit_object(module)
+    with LOCK:
+        return _emit(ir, machine, lambda module, target: target.emit_object(module))
 
 
 def assembly(ir: str, machine: Machine) -> str:
     """The same code, to be read."""
-    module, target = _optimised(ir, machine)
-    return target.emit_assembly(module)
+    with LOCK:
+        return _emit(ir, machine, lambda module, target: target.emit_assembly(module))
 
 
 def optimised_ir(ir: str, machine: Machine) -> str:
     """The module after LLVM's passes, for looking at what they did."""
-    return str(_optimised(ir, machine)[0])
+    with LOCK:
+        return _emit(ir, machine, lambda module, target: str(module))
 
 
 def load(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
@@ -50,12 +61,13 @@ def load(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], obje
 
 def load_with_llvm(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
     """The same by LLVM's loader, which takes every kind of object but has to be imported first."""
-    llvm = _llvm()
-    target = _target(host_triple(), "", "")
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", context=llvm.create_context()), target)
-    engine.add_object_file(llvm.ObjectFileRef.from_data(objects))
-    engine.finalize_object()
-    addresses = {symbol: engine.get_function_address(symbol) for symbol in symbols}
+    with LOCK:
+        llvm = _llvm()
+        target = _target(host_triple(), "", "")
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", context=llvm.create_context()), target)
+        engine.add_object_file(llvm.ObjectFileRef.from_data(objects))
+        engine.finalize_object()
+        addresses = {symbol: engine.get_function_address(symbol) for symbol in symbols}
     missing = [symbol for symbol, address in addresses.items() if not address]
     if missing:
         raise CompileError(f"there is no symbol {', '.join(missing)} in the object")
@@ -67,11 +79,12 @@ def llvm_version() -> str:
     return ".".join(map(str, _llvm().llvm_version_info))
 
 
-def _optimised(ir: str, machine: Machine) -> tuple[Any, Any]:
+def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
+    """Parse, clean up and write. LLVM's objects end with this function, and so under the lock."""
     llvm = _llvm()
     target = _target(machine.triple, machine.cpu, machine.features)
     try:
-        # A context of its own: two threads may compile at once, and types do not pile up in the global one.
+        # A context of its own, so that types do not pile up in the global one.
         module = llvm.parse_assembly(ir, context=llvm.create_context())
         module.triple = target.triple
         module.data_layout = str(target.target_data)
@@ -82,7 +95,7 @@ def _optimised(ir: str, machine: Machine) -> tuple[Any, Any]:
     for name in PASSES:
         getattr(manager, f"add_{name}_pass")()
     manager.run(module, llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=2)))
-    return module, target
+    return form(module, target)
 
 
 def _target(triple: str, cpu: str, features: str) -> Any:

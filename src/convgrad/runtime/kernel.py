@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +16,6 @@ from convgrad.runtime.threads import team
 KEEP_KERNELS = 4096  # the oldest is dropped then, and lives on for whoever still holds it
 
 _kernels: dict[tuple[ConvProblem, Machine], Kernel] = {}
-_building = threading.RLock()
-if hasattr(os, "register_at_fork"):  # no fork in the middle of a compilation: LLVM's own locks would stay locked
-    os.register_at_fork(before=_building.acquire, after_in_parent=_building.release, after_in_child=_building.release)
 
 
 class Kernel:
@@ -88,7 +83,7 @@ def kernel_for(problem: ConvProblem, machine: Machine | None = None) -> Kernel:
     key = problem, machine or current_machine()
     kernel = _kernels.get(key)
     if kernel is None:
-        with _building:
+        with jit.LOCK:
             kernel = _kernels.get(key)
             if kernel is None:
                 kernel = _kernels[key] = build(problem, key[1], lower=_lower)
@@ -99,7 +94,7 @@ def kernel_for(problem: ConvProblem, machine: Machine | None = None) -> Kernel:
 
 def forget() -> None:
     """Drop all kernels from memory, so that the next call looks on disk."""
-    with _building:
+    with jit.LOCK:
         _kernels.clear()
 
 

@@ -43,12 +43,13 @@ class Route:
 class Team:
     """What a call needs to know to go parallel. There is one per process; calls read its attributes without a lock."""
 
-    __slots__ = ("_lock", "_modules", "_workers", "count", "forked", "limit", "parallel", "route", "source")
+    __slots__ = ("_asked", "_lock", "_modules", "_workers", "count", "forked", "limit", "parallel", "route", "source")
 
     def __init__(self) -> None:
         """A team that has not been asked for yet."""
         self._lock = threading.Lock()
         self._workers: pool.Pool | pool.PythonPool | None = None
+        self._asked = 0  # the number given to set_num_threads
         self._modules = 0  # how many Python modules were loaded when we last looked for OpenMP
         self.count = 0  # threads of a call; 0 before the first use
         self.source = ""  # what decided that number
@@ -59,12 +60,14 @@ class Team:
         """Settle the number of threads; the first call does it. Returns the number."""
         with self._lock:
             if not self.count:
-                self._settle(*(settings.num_threads() or available_cpus()))
+                before = (self._asked, "set_num_threads") if self._asked else None  # by the parent of this process
+                self._settle(*(before or settings.num_threads() or available_cpus()))
         return self.count
 
     def resize(self, count: int) -> None:
         """Use so many threads from the next call on."""
         with self._lock:
+            self._asked = count
             self._settle(count, "set_num_threads")
 
     def look_again(self) -> None:
