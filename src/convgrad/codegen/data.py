@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from itertools import count
 
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.ir import Builder, Index, Module, Value, index
@@ -77,9 +78,7 @@ def _pack(plan: DataPlan, b: Builder, at: Places, task: Value) -> None:
     bundle, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
     group_step, out_step, in_step, _, _ = _channel_strides(plan)
     target = b.at(at.shared, b.mul(task, plan.panel), ARITHMETIC[plan.compute])
-    origin = b.add(
-        _lane_origin(plan, b, bundle, block, group_step, out_step), b.mul(i_block, plan.i_block * in_step)
-    )
+    origin = b.add(_lane_origin(plan, b, bundle, block, group_step, out_step), b.mul(i_block, plan.i_block * in_step))
     source = b.at(at.w, origin, STORAGE[p.dtype])
     channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
     pack_weights_panel(
@@ -188,9 +187,9 @@ class _Main:
         group_step, channel_stride = self.in_strides[1], self.in_strides[2]
         dims, source, target = [], 0, 0
         partial: list[Value] = []
-        for axis, start, first, extent, stride, slab_stride, tile in zip(
-            plan.axes, self.starts, plan.slab_start, plan.slab_extent, (self.in_strides[0], *self.in_strides[3:]),
-            strides, plan.tile, strict=True,
+        for n, axis, start, first, extent, stride, slab_stride in zip(
+            count(), plan.axes, self.starts, plan.slab_start, plan.slab_extent,
+            (self.in_strides[0], *self.in_strides[3:]), strides, strict=False,
         ):  # fmt: skip
             origin = b.add(b.mul(start, axis.in_step), first)
             low = b.maximum(b.sub(0, origin), 0) if first < 0 else 0
@@ -199,7 +198,7 @@ class _Main:
             source = b.add(source, b.mul(b.add(origin, low), stride))
             planes = plan.planes if axis is plan.axes[-1] else 1
             target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
-            if axis.clipped and (tile > 1 or plan.unrolls(axis)):
+            if plan.padded(n):
                 partial.append(index(b.compare("ne", dims[-1].extent, extent)))
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
         source = b.add(source, b.mul(self.bundle, plan.lane_groups * group_step))
@@ -249,9 +248,7 @@ class _Main:
             target = b.add(target, b.mul(origin, stride))
         steps = self.out_strides[1], self.out_strides[2]
         target = b.add(target, _lane_origin(plan, b, self.bundle, block, *steps))
-        dims += [
-            Dim(n, src * channel_step, dst) for n, src, dst in _lane_dims(plan, self.bundle, block, b, *steps)
-        ]
+        dims += [Dim(n, src * channel_step, dst) for n, src, dst in _lane_dims(plan, self.bundle, block, b, *steps)]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )

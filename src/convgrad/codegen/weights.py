@@ -122,15 +122,15 @@ class _Sums:
         plan = self.plan
         steps = (self.tensor_strides[tensor][0], *self.tensor_strides[tensor][3:])
         dims, source, target, border = [], 0, 0, []
-        for axis, start, block, extent, step, slab in zip(
-            plan.axes, starts, plan.block, plan.x_extent, steps, strides, strict=True
+        for axis, start, block, first, extent, step, slab in zip(
+            plan.axes, starts, plan.block, plan.x_start, plan.x_extent, steps, strides, strict=True
         ):
             if tensor == "y":
                 dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, slab))
                 source = b.add(source, b.mul(start, step))
                 continue
-            origin = b.sub(b.mul(start, axis.stride), axis.low)
-            low = b.maximum(b.sub(0, origin), 0) if axis.clipped else 0
+            origin = b.add(b.mul(start, axis.stride), first)
+            low = b.maximum(b.sub(0, origin), 0) if first < 0 else 0
             high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
             dims.append(Dim(b.sub(high, low), step, slab))
             source = b.add(source, b.mul(b.add(origin, low), step))
@@ -215,7 +215,7 @@ class _Sums:
             def of_tap(r: Index, _: object) -> None:
                 first, last = self._bounds(b, axis, starts[n], counts[n], r) if tile == 1 else (0, counts[n])
                 x_step = row_axes[n] if plan.rows_shift else plan.lane_slab[n]
-                moved = b.mul(r, axis.dilation * x_step)
+                moved = b.mul(b.sub(b.mul(r, axis.dilation), axis.low + plan.x_start[n]), x_step)
                 row_step, lane_step = (axis.stride, 1) if plan.rows_shift else (1, axis.stride)
                 more = Reduction(first, last, row_step * row_axes[n], lane_step * plan.lane_slab[n])
                 a, x = shift

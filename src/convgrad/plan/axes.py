@@ -132,6 +132,4 @@ def _trimmed(phase: Phase, in_extent: int, in_step: int, offset_step: int, tap_s
     if not useful:
         return Phase(phase.first, phase.count, 0, 0, 0)
     t = useful[0]
-    return Phase(
-        phase.first, phase.count, useful[-1] - t + 1, phase.offset + t * offset_step, phase.tap + t * tap_step
-    )
+    return Phase(phase.first, phase.count, useful[-1] - t + 1, phase.offset + t * offset_step, phase.tap + t * tap_step)

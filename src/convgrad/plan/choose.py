@@ -9,6 +9,7 @@ from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
+from convgrad.plan.blocks import LEAST_CHANNELS, LEAST_TASKS, PANEL_BYTES, SLAB_BYTES, TURN, best_blocks, even_share
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_row_tile, best_tile
@@ -17,11 +18,9 @@ from convgrad.problem.conv import ConvProblem, Unknown
 
 Plan = DataPlan | WeightsPlan
 
-PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
-SLAB_BYTES = 192 * 1024
-RESULT_BYTES = 256 * 1024
+MOST_WINDOWS = 2048  # packed at a time
 CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
-MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
+MOVE, SCALAR = 0.2, 2.0  # cycles per number copied by vectors, one at a time; TURN lies between
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 FEW_CHANNELS = 4
 MOST_UNROLLED = 320  # multiply-adds written out
@@ -39,7 +38,7 @@ def choose(problem: ConvProblem, machine: Machine) -> Plan:
 def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
     """Blocking for X or Y: the candidate of the fewest predicted cycles."""
     candidates = list(_candidates(problem, machine))
-    _, plan = min(candidates, key=lambda candidate: candidate[0])
+    cycles, plan = min(candidates, key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
         for cycles, other in candidates
@@ -47,7 +46,7 @@ def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
     plan = replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons)
     if _fits_in_place(plan):
         plan = replace(plan, direct=True)
-    return _grow(replace(plan, unroll=_unrolled_axes(plan)))
+    return best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
 
 
 def _fits_in_place(plan: DataPlan) -> bool:
@@ -111,15 +110,16 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     shape = best_tile(counts, channels_out, depth, lanes, machine.registers)
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     cost = elements_in * MOVE + elements_out * (TURN if out_channels_first else MOVE)
-    yield groups * phases * shape.cycles + cost, planned(shape, i_block=_even_share(channels_in, most))
+    yield groups * phases * shape.cycles + cost, planned(shape, i_block=even_share(channels_in, most))
 
     shape = best_pixel_tile(counts, channels_out, depth, lanes, machine.registers)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
     cost = elements_in * (scattered if pixel_major else MOVE)
     cost += elements_out * (MOVE if out_channels_first else scattered)
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
-    yield groups * phases * shape.cycles + cost, planned(
-        shape, pixels=True, pixel_major=False, i_block=_even_share(channels_in, most)
+    yield (
+        groups * phases * shape.cycles + cost,
+        planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most)),
     )
 
     if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
@@ -128,35 +128,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         spread = (MOVE if side_by_side or channels_in == 1 else SCALAR) * channels_out
         cost = elements_in * (spread if pixel_major else max(spread, TURN))
         cost += elements_out * (TURN if out_channels_first else MOVE)
-        yield phases * shape.cycles + cost, planned(
-            shape, spread=True, pixel_major=True, lane_groups=shape.width // channels_out
+        yield (
+            phases * shape.cycles + cost,
+            planned(shape, spread=True, pixel_major=True, lane_groups=shape.width // channels_out),
         )
-
-
-def _even_share(total: int, most: int) -> int:
-    """The largest equal share of a total, up to rounding, that is at most `most`."""
-    return max(1, -(-total // max(1, -(-total // most))))
-
-
-def _grow(plan: DataPlan) -> DataPlan:
-    """Blocks as large as the memory of a core allows, innermost axis first."""
-    counts, size = tuple(axis.count for axis in plan.axes), SIZES[plan.compute]
-    block = list(plan.tile)
-    for n in reversed(range(len(block))):
-        whole = -(-counts[n] // plan.tile[n]) * plan.tile[n]
-        while block[n] < whole:
-            larger = min(whole, block[n] + max(plan.tile[n], block[n] // plan.tile[n] * plan.tile[n]))
-            candidate = replace(plan, block=(*block[:n], larger, *block[n + 1 :]))
-            if size * candidate.slab_size > SLAB_BYTES or size * candidate.result_size > RESULT_BYTES:
-                break
-            if prod(candidate.grid) < 8 and prod(candidate.block) > 64:
-                break
-            block[n] = larger
-        if block[n] < whole:
-            break
-    return replace(plan, block=tuple(block))
-
-
 
 
 def choose_weights(problem: ConvProblem, machine: Machine) -> WeightsPlan:
@@ -189,18 +164,31 @@ def choose_weights(problem: ConvProblem, machine: Machine) -> WeightsPlan:
 
 
 def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
-    """Blocks of windows as large as the cache of a core allows, innermost axis first."""
+    """Blocks of windows as large as the cache of a core allows, innermost axis first; rows are shared out if need be."""
     block = list(plan.block)
     for n in reversed(range(len(block))):
-        while block[n] < plan.axes[n].windows:
-            larger = min(plan.axes[n].windows, 2 * block[n])
-            candidate = replace(plan, block=(*block[:n], larger, *block[n + 1 :]))
-            if size * max(candidate.row_slab_size, candidate.lane_slab_size) > SLAB_BYTES:
-                return replace(plan, block=tuple(block))
-            if prod(candidate.block) > 2048:
-                return replace(plan, block=tuple(block))
-            block[n] = larger
-    return replace(plan, block=tuple(block))
+        windows = plan.axes[n].windows
+        best = trial = block[n]
+        while trial < windows:
+            trial = min(windows, 2 * trial)
+            candidate = _fewer_rows(replace(plan, block=(*block[:n], trial, *block[n + 1 :])), size)
+            if prod(candidate.block) > MOST_WINDOWS:
+                break
+            if size * max(candidate.row_slab_size, candidate.lane_slab_size) <= SLAB_BYTES:
+                best = trial
+        block[n] = best
+        if best < windows:
+            break
+    return _fewer_rows(replace(plan, block=tuple(block)), size)
+
+
+def _fewer_rows(plan: WeightsPlan, size: int) -> WeightsPlan:
+    """Share the row channels, and the lanes, among so many tasks that slabs fit the cache, down to some tiles each."""
+    while size * plan.row_slab_size > SLAB_BYTES and not plan.spread and plan.share_rows >= 2 * LEAST_CHANNELS:
+        plan = replace(plan, row_shares=plan.row_shares + 1)
+    while size * plan.lane_slab_size > SLAB_BYTES and plan.share_blocks > 1:
+        plan = replace(plan, lane_shares=plan.lane_shares + 1)
+    return plan
 
 
 def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
@@ -208,6 +196,7 @@ def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
     blocks = prod(plan.block_grid)
     chunks = max(1, min(8, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
     plan = replace(plan, chunks=chunks)
-    if chunks * plan.bundles < 8 and not plan.spread:
-        plan = replace(plan, lane_shares=min(plan.lane_blocks, -(-8 // (chunks * plan.bundles))))
+    others = chunks * plan.bundles * plan.row_shares
+    if others * plan.lane_shares < LEAST_TASKS and not plan.spread:
+        plan = replace(plan, lane_shares=min(plan.lane_blocks, max(plan.lane_shares, -(-LEAST_TASKS // others))))
     return plan

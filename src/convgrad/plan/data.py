@@ -96,20 +96,31 @@ class DataPlan:
         """The packed bias."""
         return self.group_blocks * self.lane_blocks * self.width if self.problem.bias else 0
 
+    def padded(self, n: int) -> bool:
+        """Whether zeros surround the input in the slab on axis n, because a tile reads beyond it."""
+        axis = self.axes[n]
+        return axis.clipped and (self.tile[n] > 1 or self.unrolls(axis))
+
+    def whole(self, n: int) -> bool:
+        """Whether every slab holds all of the input on axis n, and nothing else."""
+        axis = self.axes[n]
+        return self.block[n] >= axis.count and self.tile[n] == 1 and not self.padded(n)
+
     @property
     def slab_start(self) -> Ints:
         """Offsets of the slab's first element per axis; on an axis in planes, a multiple of their number."""
-        if self.direct:
-            return (0,) * len(self.axes)
-        *outer, inner = (axis.reach[0] for axis in self.axes)
+        starts = (0 if self.direct or self.whole(n) else axis.reach[0] for n, axis in enumerate(self.axes))
+        *outer, inner = starts
         return (*outer, inner - inner % self.planes)
 
     @property
     def slab_extent(self) -> Ints:
         """Input elements per axis that one block reads."""
         return tuple(
-            axis.in_step * (block - 1) + axis.reach[1] - start + 1
-            for axis, block, start in zip(self.axes, self.block, self.slab_start, strict=True)
+            axis.in_extent
+            if self.whole(n)
+            else axis.in_step * (self.block[n] - 1) + axis.reach[1] - self.slab_start[n] + 1
+            for n, axis in enumerate(self.axes)
         )
 
     @property
@@ -208,4 +219,3 @@ class DataPlan:
             f"{'in place' if self.direct else f'slab of {self.slab_size} numbers'}, {self.unroll} axes unrolled\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
-

@@ -12,6 +12,7 @@ FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 UNALIGNED = 2.0  # loads that a vector across cache lines counts for, on average
+PIXEL_SLOWDOWN = 1.25  # measured against the model, of tiles with vectors along outputs
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
 
@@ -86,7 +87,7 @@ def best_pixel_tile(counts: Ints, channels: int, depth: float, lanes: int, regis
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
                 loads = width + columns * UNALIGNED
-                cycles = _tiles(counts, tile) * blocks * _tile_cycles(width * columns, loads, depth)
+                cycles = PIXEL_SLOWDOWN * _tiles(counts, tile) * blocks * _tile_cycles(width * columns, loads, depth)
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None

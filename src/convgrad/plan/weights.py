@@ -114,12 +114,22 @@ class WeightsPlan:
 
     # --- slabs
 
+    def whole(self, n: int) -> bool:
+        """Whether every slab holds all of x on axis n, and no zeros around it."""
+        padded = n == len(self.axes) - 1 and self.tile_taps > 1
+        return self.block[n] >= self.axes[n].windows and not padded
+
+    @property
+    def x_start(self) -> Ints:
+        """Position in x of the first element of the slab whose block begins with window 0."""
+        return tuple(0 if self.whole(n) else -axis.low for n, axis in enumerate(self.axes))
+
     @property
     def x_extent(self) -> Ints:
         """Elements of x per axis that one block meets."""
         return tuple(
-            axis.stride * (block - 1) + axis.dilation * (axis.taps - 1) + 1
-            for axis, block in zip(self.axes, self.block, strict=True)
+            axis.image if self.whole(n) else axis.stride * (block - 1) + axis.dilation * (axis.taps - 1) + 1
+            for n, axis, block in zip(range(len(self.axes)), self.axes, self.block, strict=True)
         )
 
     @property

@@ -9,7 +9,6 @@ from functools import cache
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa.base import ARITHMETIC, Isa
 
-
 Sums = dict[tuple[int, int], Value]  # of row and column
 
 
@@ -111,5 +110,3 @@ class Tile:
         """To start from."""
         zero = Value(self.isa.vector(self.compute), "zeroinitializer")
         return [zero] * (len(self.rows) * len(self.columns))
-
-

@@ -1,0 +1,82 @@
+"""How much of a problem that solves for X or Y one task packs and computes, chosen by predicted cycles.
+
+Sizes are of a core's share of L2 on the machines that matter, not read from the machine: blocks decide the order of
+sums, and equal instruction sets are to give equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.data import DataPlan
+from convgrad.problem.conv import Ints
+
+PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
+SLAB_BYTES = 256 * 1024
+RESULT_BYTES = 512 * 1024
+LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
+LEAST_TASKS = 8  # that keep a few threads evenly busy
+TURN = 0.5  # cycles per number that is copied and transposed
+FAR_BYTES = 16.0  # per cycle, from beyond L2
+OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
+
+
+def even_share(total: int, most: int) -> int:
+    """The largest equal share of a total, up to rounding, that is at most `most`."""
+    return max(1, -(-total // max(1, -(-total // most))))
+
+
+def best_blocks(plan: DataPlan, cycles: float) -> DataPlan:
+    """The plan with the blocks, and the share of input channels, of the lowest cost; `cycles` are its arithmetic's."""
+    shares = [plan.i_block]
+    while not (plan.spread or plan.direct) and shares[-1] >= 2 * LEAST_CHANNELS:
+        shares.append(even_share(plan.in_channels, -(-shares[-1] // 2)))
+    candidates = (_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares)
+    return min(candidates, key=lambda candidate: _cost(candidate, cycles))
+
+
+def _shared(plan: DataPlan) -> DataPlan:
+    """With the lane blocks divided among tasks where blocks of outputs alone would be too few."""
+    pieces = -(-LEAST_TASKS // prod(plan.grid))
+    return replace(plan, blocks_per_task=max(1, -(-plan.lane_blocks // pieces)))
+
+
+def _blocks(plan: DataPlan) -> Iterator[Ints]:
+    """Blocks to try: the innermost two axes in some sizes each, outer axes only once those are whole."""
+    counts = [axis.count for axis in plan.axes]
+    whole = [-(-count // tile) * tile for count, tile in zip(counts, plan.tile, strict=True)]
+    inner = min(2, len(counts))
+    sizes = [_sizes(plan.tile[n], whole[n]) for n in range(len(counts))]
+    for chosen in product(*sizes[-inner:]):
+        yield (*plan.tile[:-inner], *chosen)
+    for n in reversed(range(len(counts) - inner)):
+        for size in sizes[n][1:]:
+            yield (*plan.tile[:n], size, *whole[n + 1 :])
+
+
+def _sizes(tile: int, whole: int) -> list[int]:
+    sizes = [tile]
+    while sizes[-1] < whole:
+        sizes.append(min(whole, sizes[-1] * (2 if sizes[-1] * 8 >= whole else 4)))
+    return sizes
+
+
+def _cost(plan: DataPlan, cycles: float) -> float:
+    """Predicted cycles of packing, of fetching weights again, and of what grows with too large or too few tasks."""
+    size, tasks = SIZES[plan.compute], prod(plan.grid)
+    touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
+    zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
+    packing = 0.0 if plan.direct else touched * plan.i_block * plan.slab_numbers * TURN + zeros
+    results = 0.0 if plan.direct else plan.result_block * plan.blocks_per_task * 4 / plan.lanes
+    weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
+    overflow = _overflow(size * plan.slab_size, SLAB_BYTES) + _overflow(size * plan.result_size, RESULT_BYTES)
+    alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
+    return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
+
+
+def _overflow(size: int, room: int) -> float:
+    return max(0.0, size / room - 1)
