@@ -6,6 +6,7 @@ Variables are read when asked for, not at import, so that a test or a notebook c
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from convgrad.errors import SettingError
@@ -58,13 +59,15 @@ def cache_dir() -> Path | None:
 
 
 def _platform_cache_dir() -> Path | None:
-    if os.name == "posix" and os.uname().sysname != "Darwin":  # spares the import on the path that everybody takes
+    home = Path("~").expanduser()
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
         xdg = os.environ.get("XDG_CACHE_HOME", "")
-        base = Path(xdg) if os.path.isabs(xdg) else Path("~/.cache").expanduser()
-        return base / "convgrad" if base.is_absolute() else None  # no home directory: nowhere to keep anything
-    from platformdirs import user_cache_path
-
-    return user_cache_path("convgrad", appauthor=False)
+        base = Path(xdg) if os.path.isabs(xdg) else home / ".cache"  # the standard says to ignore a relative one
+    return base / "convgrad" if base.is_absolute() else None  # no home directory: nowhere to keep anything
 
 
 def _choice(name: str, legal: tuple[str, ...], default: str | None) -> str | None:

@@ -164,6 +164,22 @@ def test_a_fork_while_others_compile_and_compute(python, finish):
     finish(python(program))
 
 
+def test_first_use_from_many_threads_at_once(python, finish):
+    program = (
+        "import threading\n"
+        "from tiny_kernels import run_tiny, tiny_kernel\n"
+        "from convgrad.runtime import num_threads, set_num_threads\n"
+        "def use(n):\n"
+        "    if n % 2: num_threads()\n"
+        "    if n % 3 == 0: set_num_threads(2 + n % 2)\n"
+        "    run_tiny(tiny_kernel(n), n)\n"
+        "users = [threading.Thread(target=use, args=(n,)) for n in range(1, 13)]\n"
+        "for t in users: t.start()\n"
+        "for t in users: t.join()\n"
+    )
+    assert finish(python(program)) == ""
+
+
 def test_calls_from_threads_that_end_leave_nothing_behind(team):
     set_num_threads(2)
     tiny = tiny_kernel(16)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from convgrad import settings
 from convgrad.errors import SettingError
 from convgrad.plan.machine import available_cpus
 from convgrad.runtime import pool
+from convgrad.runtime.jit import LOCK  # one for both: a kernel being built looks for threads, and the pool is compiled
 
 RUNTIMES = ("libgomp", "libiomp5", "libomp")  # how the file names of OpenMP runtimes begin
 BY_US = ("set_num_threads", "CONVGRAD_NUM_THREADS")  # said to convgrad: OpenMP's own limit does not lower these
@@ -43,11 +43,10 @@ class Route:
 class Team:
     """What a call needs to know to go parallel. There is one per process; calls read its attributes without a lock."""
 
-    __slots__ = ("_asked", "_lock", "_modules", "_workers", "count", "forked", "limit", "parallel", "route", "source")
+    __slots__ = ("_asked", "_modules", "_workers", "count", "forked", "limit", "parallel", "route", "source")
 
     def __init__(self) -> None:
         """A team that has not been asked for yet."""
-        self._lock = threading.Lock()
         self._workers: pool.Pool | pool.PythonPool | None = None
         self._asked = 0  # the number given to set_num_threads
         self._modules = 0  # how many Python modules were loaded when we last looked for OpenMP
@@ -58,7 +57,7 @@ class Team:
 
     def start(self) -> int:
         """Settle the number of threads; the first call does it. Returns the number."""
-        with self._lock:
+        with LOCK:
             if not self.count:
                 before = (self._asked, "set_num_threads") if self._asked else None  # by the parent of this process
                 self._settle(*(before or settings.num_threads() or available_cpus()))
@@ -66,14 +65,14 @@ class Team:
 
     def resize(self, count: int) -> None:
         """Use so many threads from the next call on."""
-        with self._lock:
+        with LOCK:
             self._asked = count
             self._settle(count, "set_num_threads")
 
     def look_again(self) -> None:
         """Move to an OpenMP runtime that came after us, with PyTorch for instance. Cheap when nothing was imported."""
         if self.route.name in ("pool", "python") and not self.forked and len(sys.modules) != self._modules:
-            with self._lock:
+            with LOCK:
                 self._choose_route()
 
     def _settle(self, count: int, source: str) -> None:
@@ -106,8 +105,7 @@ class Team:
         self.limit = 0 if self.source in BY_US else self.route.limit
 
     def after_fork(self) -> None:
-        """In the child: the workers, ours or OpenMP's, stayed behind, and locks may have been held."""
-        self._lock = threading.Lock()
+        """In the child: the workers, ours or OpenMP's, stayed behind."""
         if self._workers:
             self._workers.forget()
         self.forked = True
