@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from itertools import count
 
-from convgrad.codegen.copying import Copy, Dim, emit_zero
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
+from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.module import KernelModule
@@ -135,7 +134,7 @@ class _Main:
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task."""
         plan = self.plan
-        self.bundle, *blocks, share = b.split(task, plan.grid)
+        *blocks, self.bundle, share = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
         results = b.at(at.scratch, round64(BYTES[plan.compute] * plan.slab_size), "i8")
@@ -186,25 +185,29 @@ class _Main:
         strides, channel_step = plan.slab_strides
         group_step, channel_stride = self.in_strides[1], self.in_strides[2]
         dims, source, target = [], 0, 0
-        partial: list[Value] = []
+        ranges: list[Range] = []
         for n, axis, start, first, extent, stride, slab_stride in zip(
             count(), plan.axes, self.starts, plan.slab_start, plan.slab_extent,
             (self.in_strides[0], *self.in_strides[3:]), strides, strict=False,
         ):  # fmt: skip
             origin = b.add(b.mul(start, axis.in_step), first)
-            low = b.maximum(b.sub(0, origin), 0) if first < 0 else 0
+            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
             high = b.maximum(b.minimum(b.sub(axis.in_extent, origin), extent), low)
             dims.append(Dim(b.sub(high, low), stride, slab_stride))
             source = b.add(source, b.mul(b.add(origin, low), stride))
             planes = plan.planes if axis is plan.axes[-1] else 1
             target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
-            if plan.padded(n):
-                partial.append(index(b.compare("ne", dims[-1].extent, extent)))
+            ranges.append(Range(low, high, extent if plan.padded(n) else None, slab_stride))
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
         source = b.add(source, b.mul(self.bundle, plan.lane_groups * group_step))
-        if partial:
-            with b.when(reduce(lambda x, y: b.binary("or", x, y), partial)):
-                emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
+        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
+            emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
+        elif plan.pixel_major:
+            emit_zero_outside(b, self.isa, plan.compute, slab, ranges)
+        else:
+            all_channels = Range(0, channels, None, channel_step)
+            emit_zero_outside(b, self.isa, plan.compute, slab, [all_channels, *ranges])
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.kind)
         lanes = _lane_dims(plan, self.bundle, 0, b, group_step, 0) if plan.spread else []
@@ -214,7 +217,6 @@ class _Main:
                 lanes_per_group=plan.out_channels, width=plan.width,
             )  # fmt: skip
             return
-        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         dims.append(Dim(channels, channel_stride, channel_step))
         dims += [Dim(n, src, dst) for n, dst, src in lanes]
         if plan.planes == 1:

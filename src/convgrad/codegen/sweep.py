@@ -111,7 +111,7 @@ class Sweep:
         if not plan.direct:
             b.loop(0, stop, unrolled, step=plan.tile[n], name="tile")
             return
-        low, high = _inside(axis, phase)
+        low, high = axis.inside(phase)
         tile = plan.tile[n]
         if high - low < tile or (tile == 1 and not plan.unrolls(axis)):
             b.loop(0, stop, single, name="single")
@@ -228,16 +228,6 @@ class Sweep:
             return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
         places = (b.at(self.bias, v, self.kind) for v in range(0, plan.width, plan.lanes))
         return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
-
-
-def _inside(axis: GatherAxis, phase: Phase) -> tuple[int, int]:
-    """Outputs low <= j < high all of whose taps meet the input."""
-    if not phase.taps:
-        return 0, phase.count
-    ends = phase.offset, phase.offset + (phase.taps - 1) * axis.offset_step
-    low = max(0, -(min(ends) // axis.in_step))
-    high = min(phase.count, (axis.in_extent - 1 - max(ends)) // axis.in_step + 1)
-    return (low, high) if high > low else (0, 0)
 
 
 def _tap_strides(plan: DataPlan) -> list[int]:

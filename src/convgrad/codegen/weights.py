@@ -130,7 +130,7 @@ class _Sums:
                 source = b.add(source, b.mul(start, step))
                 continue
             origin = b.add(b.mul(start, axis.stride), first)
-            low = b.maximum(b.sub(0, origin), 0) if first < 0 else 0
+            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
             high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
             dims.append(Dim(b.sub(high, low), step, slab))
             source = b.add(source, b.mul(b.add(origin, low), step))

@@ -71,6 +71,15 @@ class GatherAxis:
             for phase in self.phases
         )
 
+    def inside(self, phase: Phase) -> tuple[int, int]:
+        """Outputs low <= j < high of a phase all of whose taps meet the input."""
+        if not phase.taps:
+            return 0, phase.count
+        ends = phase.offset, phase.offset + (phase.taps - 1) * self.offset_step
+        low = max(0, -(min(ends) // self.in_step))
+        high = min(phase.count, (self.in_extent - 1 - max(ends)) // self.in_step + 1)
+        return (low, high) if high > low else (0, 0)
+
     @property
     def even(self) -> bool:
         """Whether every phase has the same number of taps, so that loops over them have known bounds."""

@@ -70,8 +70,14 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     size, tasks = SIZES[plan.compute], prod(plan.grid)
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
-    packing = 0.0 if plan.direct else touched * plan.i_block * plan.slab_numbers * TURN + zeros
-    results = 0.0 if plan.direct else plan.result_block * plan.blocks_per_task * 4 / plan.lanes
+    packing = touched * plan.i_block * plan.slab_numbers * TURN + zeros
+    if plan.direct:  # whole positions come along, whatever channels a task wants of them
+        step = abs(plan.slab_strides[0][-1])
+        overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES)
+        return (
+            cycles * (OVERFLOW * overflow + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0)) + 50 * tasks
+        )
+    results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
     weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     overflow = _overflow(size * plan.slab_size, SLAB_BYTES) + _overflow(size * plan.result_size, RESULT_BYTES)
     alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0

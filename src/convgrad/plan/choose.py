@@ -12,7 +12,7 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.blocks import LEAST_CHANNELS, LEAST_TASKS, PANEL_BYTES, SLAB_BYTES, TURN, best_blocks, even_share
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import TileShape, best_pixel_tile, best_row_tile, best_tile
+from convgrad.plan.tiles import TileShape, best_pixel_tile, best_row_tile, best_spread_tile, best_tile
 from convgrad.plan.weights import WeightsPlan, window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -45,7 +45,10 @@ def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
     )
     plan = replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons)
     if _fits_in_place(plan):
-        plan = replace(plan, direct=True)
+        inner = plan.axes[-1]
+        inside = min(high - low for low, high in map(inner.inside, inner.phases))
+        tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
+        plan = replace(plan, direct=True, tile=tile, block=tile)
     return best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
 
 
@@ -65,7 +68,7 @@ def _fits_in_place(plan: DataPlan) -> bool:
 
 def _unrolled_axes(plan: DataPlan) -> int:
     """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
-    if plan.in_channels > FEW_CHANNELS:
+    if plan.in_channels > FEW_CHANNELS or not (plan.spread or plan.pixels):
         return 0
     count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
     for axis in reversed(plan.axes[1:]):
@@ -123,7 +126,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     )
 
     if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
-        shape = best_tile(counts, groups * channels_out, depth, lanes, machine.registers, a_vector=True)
+        inner = axes[-1]
+        shape = best_spread_tile(
+            counts, groups * channels_out, depth, max(1, inner.taps), inner.in_step, lanes, machine.registers
+        )
         side_by_side = in_strides[1] == channels_in and lanes % channels_out == 0
         spread = (MOVE if side_by_side or channels_in == 1 else SCALAR) * channels_out
         cost = elements_in * (spread if pixel_major else max(spread, TURN))

@@ -198,9 +198,9 @@ class DataPlan:
 
     @property
     def grid(self) -> Ints:
-        """Tasks: bundles of groups, blocks per axis, shares of the lane blocks."""
+        """Tasks: blocks per axis, bundles of groups, shares of the lane blocks."""
         per_axis = (-(-axis.count // block) for axis, block in zip(self.axes, self.block, strict=True))
-        return (self.group_blocks, *per_axis, -(-self.lane_blocks // self.blocks_per_task))
+        return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

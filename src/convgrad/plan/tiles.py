@@ -25,10 +25,9 @@ class TileShape:
     cycles: float
 
 
-def most_rows(registers: int, vectors: int, a_vector: bool) -> int:
-    """Rows of a tile that leave room for one row of B and, with lanes of A, a vector of A."""
-    spare = registers - vectors - 1
-    return spare // vectors
+def most_rows(registers: int, vectors: int, taps: int = 1) -> int:
+    """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A."""
+    return max(1, (registers - taps * vectors - 1) // vectors)
 
 
 def splits(counts: Ints, most: int) -> Iterator[Ints]:
@@ -53,18 +52,38 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
             break
 
 
-def best_tile(
-    counts: Ints, channels: int, depth: float, lanes: int, registers: int, *, a_vector: bool = False
-) -> TileShape:
+def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: int) -> TileShape:
     """The cheapest tile with vectors along channels, for sums of `depth` terms."""
     best: TileShape | None = None
     for vectors in range(1, 5):
         if vectors > 1 and (vectors - 1) * lanes >= channels:
             break
         blocks = -(-channels // (vectors * lanes))
-        for tile in splits(counts, most_rows(registers, vectors, a_vector)):
+        for tile in splits(counts, most_rows(registers, vectors)):
             rows = prod(tile)
-            loads = vectors + (rows * vectors if a_vector else rows)
+            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, vectors + rows, depth)
+            if best is None or cycles < best.cycles:
+                best = TileShape(tile, vectors * lanes, cycles)
+    assert best is not None
+    return best
+
+
+def best_spread_tile(
+    counts: Ints, channels: int, depth: float, taps: int, stride: int, lanes: int, registers: int
+) -> TileShape:
+    """The cheapest tile with vectors across groups; outputs side by side share inputs among `taps` taps in registers."""
+    best: TileShape | None = None
+    *outer, inner = counts
+    for vectors in range(1, 5):
+        if vectors > 1 and (vectors - 1) * lanes >= channels:
+            break
+        blocks = -(-channels // (vectors * lanes))
+        kept = taps if registers > taps * vectors + 4 * vectors else 1
+        most = most_rows(registers, vectors, kept)
+        for rows in {-(-inner // pieces) for pieces in range(-(-inner // most), inner + 1)}:
+            reads = (rows - 1) * stride + taps if kept > 1 else rows * taps
+            loads = (reads + taps) * vectors / taps
+            tile = (*[1] * len(outer), rows)
             cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, loads, depth)
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
@@ -125,7 +144,7 @@ def best_row_tile(
         blocks = -(-lane_channels // (vectors * lanes))
         for together in (t for t in range(1, taps + 1) if taps % t == 0):
             columns = vectors if rows_shift else vectors * together
-            most = most_rows(registers, columns, a_vector) // (together if rows_shift else 1)
+            most = most_rows(registers, columns) // (together if rows_shift else 1)
             for pieces in range(1, rows + 1):
                 channels = -(-rows // pieces)
                 if channels > most:

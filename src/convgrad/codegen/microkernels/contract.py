@@ -9,6 +9,7 @@ from functools import cache
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa.base import ARITHMETIC, Isa
 
+Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
 
 
@@ -86,25 +87,62 @@ class Tile:
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]]) -> Sums:
         kind, lanes = ARITHMETIC[self.compute], self.isa.lanes(self.compute)
 
-        @cache
         def of_a(offset: int) -> Value:
             address = b.at(a, offset, kind)
             if self.a_vector:
                 return self.isa.load(b, self.compute, address, lanes)
             return self.isa.splat(b, self.isa.load(b, self.compute, address), lanes)
 
-        @cache
         def of_b(offset: int) -> Value:
             return self.isa.load(b, self.compute, b.at(x, offset, kind), lanes)
 
+        get_a, get_b = cache(of_a), cache(of_b)
         tile = dict(tile)
-        for a_tap, b_tap in taps:
-            vectors = [of_b(column + b_tap) for column in self.columns]
-            for r, row in enumerate(self.rows):
-                for v, vector in enumerate(vectors):
-                    value = of_a(row + a_tap + (v * lanes if self.a_vector else 0))
-                    tile[r, v] = self.isa.multiply_add(b, value, vector, tile[r, v])
+        for step in self._steps(taps):
+            for a_offset, b_offset, r, v in step:
+                tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
+            if not self._kept(taps, 0):
+                get_a.cache_clear()
+            if not self._kept(taps, 1):
+                get_b.cache_clear()
         return tile
+
+    def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
+        lanes = self.isa.lanes(self.compute)
+        return [
+            (row + a_tap + (v * lanes if self.a_vector else 0), column + b_tap, r, v)
+            for a_tap, b_tap in taps
+            for r, row in enumerate(self.rows)
+            for v, column in enumerate(self.columns)
+        ]
+
+    def _shared(self, taps: Sequence[tuple[int, int]]) -> int | None:
+        """Which operand, 0 or 1, several taps read at the same place while the other one fits the registers."""
+        products = self._products(taps)
+        places = [len({product[side] for product in products}) for side in (0, 1)]
+        visits = [
+            len(taps) * len(self.rows) * (len(self.columns) if self.a_vector else 1),
+            len(taps) * len(self.columns),
+        ]
+        spare = self.isa.registers - len(self.rows) * len(self.columns) - 2
+        for side in (0, 1):
+            if (side == 1 or self.a_vector) and places[side] < visits[side] and places[1 - side] <= spare:
+                return side
+        return None
+
+    def _kept(self, taps: Sequence[tuple[int, int]], side: int) -> bool:
+        """Whether an operand, once read, stays in a register for the steps to come."""
+        return self._shared(taps) == 1 - side
+
+    def _steps(self, taps: Sequence[tuple[int, int]]) -> list[list[Product]]:
+        """Products in the order of arithmetic: by place of the shared operand, else tap by tap."""
+        shared = self._shared(taps)
+        if shared is None:
+            return [self._products([tap]) for tap in taps]
+        by_place: dict[int, list[Product]] = {}
+        for product in self._products(taps):
+            by_place.setdefault(product[shared], []).append(product)
+        return [by_place[place] for place in sorted(by_place)]
 
     def zeros(self) -> list[Value]:
         """To start from."""
