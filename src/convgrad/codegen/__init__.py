@@ -1,15 +1,1 @@
-"""From a plan to LLVM IR."""
-
-from convgrad.codegen.data import lower_data
-from convgrad.codegen.module import KernelModule
-from convgrad.codegen.weights import lower_weights
-from convgrad.plan import Plan
-from convgrad.plan.data import DataPlan
-
-
-def lower(plan: Plan) -> KernelModule:
-    """The module of any plan."""
-    return lower_data(plan) if isinstance(plan, DataPlan) else lower_weights(plan)
-
-
-__all__ = ["lower"]
+"""From a plan to LLVM IR: `lower.lower`. Nothing is imported here, since cached kernels need no compiler."""

@@ -1,5 +1,1 @@
-"""How a problem is computed, as data."""
-
-from convgrad.plan.choose import Plan, choose
-
-__all__ = ["Plan", "choose"]
+"""How a problem is computed, as data: `choose.choose`. Nothing is imported here, since cached kernels need no plan."""

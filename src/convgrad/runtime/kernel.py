@@ -115,8 +115,8 @@ def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], Ker
 
 
 def _lower(problem: ConvProblem, machine: Machine) -> KernelModule:
-    from convgrad.codegen import lower  # here, since a process whose kernels are all on disk needs neither
-    from convgrad.plan import choose
+    from convgrad.codegen.lower import lower  # here, since a process whose kernels are all on disk needs neither
+    from convgrad.plan.choose import choose
 
     return lower(choose(problem, machine))
 
