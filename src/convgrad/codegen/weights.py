@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.data import round64
 from convgrad.codegen.ir import Builder, Index, Module, Value, index
@@ -19,7 +21,8 @@ def lower_weights(plan: WeightsPlan) -> KernelModule:
     plan.validate()
     module = Module()
     size = BYTES[plan.compute]
-    scratch = round64(size * plan.row_slab_size) + round64(size * plan.lane_slab_size)
+    slabs = round64(size * plan.row_slab_size) + round64(size * plan.lane_slab_size)
+    scratch = 0 if plan.direct else slabs
     sums = _Sums(plan)
     tasks = 1
     for extent in plan.grid:
@@ -61,7 +64,7 @@ class _Sums:
         still = range(1)
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         return Tile(
-            isa=self.isa, compute=plan.compute, a_vector=plan.spread,
+            isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
             c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
             columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
@@ -82,6 +85,9 @@ class _Sums:
         def block(number: Index, _: object) -> None:
             places = b.split(number, plan.block_grid)
             starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
+            if plan.direct:
+                self._in_place(b, at, starts)
+                return
             self._pack_rows(b, at, starts)
             self._pack_lanes(b, at, lanes, starts)
             b.loop(
@@ -92,6 +98,15 @@ class _Sums:
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
         last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
         b.loop(first, last, block, name="block")
+
+    def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
+        plan = self.plan
+        first = _first_group(plan, b, self.bundle)
+        rows, lanes = (
+            b.at(at.of(tensor), b.mul(first, self.tensor_strides[tensor][1]), self.kind)
+            for tensor in (self.row_tensor, self.lane_tensor)
+        )
+        self._sweep(b, rows, lanes, self.first_block, starts)
 
     def _sums_at(self, b: Builder, lane_block: Index) -> Value:
         """Tap 0 and the first row of this task, of a lane block."""
@@ -196,7 +211,9 @@ class _Sums:
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
         """Every tap and row tile, for one lane block."""
         plan = self.plan
-        vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
+        vectors = lanes
+        if not plan.direct:
+            vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         sums = self._sums_at(b, lane_block)
         row_axes, row_channel = plan.row_slab
         counts = [
@@ -206,35 +223,66 @@ class _Sums:
 
         def taps(n: int, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
             if n == len(plan.axes):
-                row_tiles(shift, tap, reductions)
+                row_tiles(shift, tap, reductions, self.tile)
                 return
             axis = plan.axes[n]
             inner = n == len(plan.axes) - 1
             tile = plan.tile_taps if inner else 1
 
             def of_tap(r: Index, _: object) -> None:
-                first, last = self._bounds(b, axis, starts[n], counts[n], r) if tile == 1 else (0, counts[n])
-                x_step = row_axes[n] if plan.rows_shift else plan.lane_slab[n]
-                moved = b.mul(b.sub(b.mul(r, axis.dilation), axis.low + plan.x_start[n]), x_step)
-                row_step, lane_step = (axis.stride, 1) if plan.rows_shift else (1, axis.stride)
-                more = Reduction(first, last, row_step * row_axes[n], lane_step * plan.lane_slab[n])
-                a, x = shift
-                following = (b.add(a, moved), x) if plan.rows_shift else (a, b.add(x, moved))
-                taps(n + 1, following, b.add(b.mul(tap, axis.taps), r), [*reductions, more])
+                following, step = moved(n, r, shift), b.add(b.mul(tap, axis.taps), r)
+                if tile == 1:
+                    taps(
+                        n + 1,
+                        following,
+                        step,
+                        [*reductions, summed(n, *self._bounds(b, axis, starts[n], counts[n], r))],
+                    )
+                elif not plan.direct:
+                    taps(n + 1, following, step, [*reductions, summed(n, 0, counts[n])])
+                else:
+                    row_tiles(following, step, [*reductions, summed(n, *axis.inside)], self.tile)
+                    b.loop(0, axis.taps, lambda t, _: borders(n, t, shift, tap, reductions), name="border")
 
             b.loop(0, axis.taps, of_tap, step=tile, name="tap")
 
-        def row_tiles(shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
+        def moved(n: int, r: Index, shift: tuple[Index, Index]) -> tuple[Index, Index]:
+            """Of the rows and the lanes, at tap r and the first window of the block."""
+            axis, (a, x) = plan.axes[n], shift
+            x_step, y_step = (row_axes[n], plan.lane_slab[n]) if plan.rows_shift else (plan.lane_slab[n], row_axes[n])
+            place = b.mul(b.sub(b.mul(r, axis.dilation), axis.low + plan.x_start[n]), x_step)
+            other: Index = 0
+            if plan.direct:
+                place = b.add(place, b.mul(starts[n], axis.stride * x_step))
+                other = b.mul(starts[n], y_step)
+            return (b.add(a, place), b.add(x, other)) if plan.rows_shift else (b.add(a, other), b.add(x, place))
+
+        def summed(n: int, first: Index, last: Index) -> Reduction:
+            """Over windows of the block."""
+            row_step, lane_step = (plan.axes[n].stride, 1) if plan.rows_shift else (1, plan.axes[n].stride)
+            return Reduction(first, last, row_step * row_axes[n], lane_step * plan.lane_slab[n])
+
+        def borders(n: int, t: Index, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
+            """The windows, at either end, that only some taps of the innermost axis meet x in."""
+            axis = plan.axes[n]
+            low, high = axis.inside
+            first, last = self._bounds(b, axis, starts[n], counts[n], t)
+            place = b.add(b.mul(tap, axis.taps), t)
+            for start, stop in ((first, b.minimum(last, low)), (b.maximum(first, high), last)):
+                row_tiles(moved(n, t, shift), place, [*reductions, summed(n, start, stop)], single)
+
+        def row_tiles(shift: tuple[Index, Index], tap: Index, reductions: list[Reduction], tile: Tile) -> None:
             rest = b.sub(plan.row_count, self.first_row)
 
             def of_row(row: Index, _: object) -> None:
                 a = b.at(rows, b.add(shift[0], b.mul(row, row_channel)), self.kind)
                 x = b.at(vectors, shift[1], self.kind)
                 place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
-                self.tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None)
+                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None)
 
             b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
 
+        single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)
         taps(0, (0, 0), 0, [])
 
     def _bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
@@ -245,6 +293,12 @@ class _Sums:
         first = b.sub(0, b.floor_div(reached, axis.stride))
         last = b.add(b.floor_div(b.sub(axis.image - 1, reached), axis.stride), 1)
         return b.maximum(first, 0), b.minimum(last, count)
+
+
+def _first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
+    """Of a bundle. A direct plan reads whole vectors, so its last bundle begins early and repeats some groups."""
+    first = b.mul(bundle, plan.lane_groups)
+    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.direct else first
 
 
 def _finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
@@ -262,11 +316,12 @@ def _finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
         dims.append(Dim(taps, step, stride))
         step *= taps
     if plan.spread:
-        groups = b.minimum(b.sub(p.groups, b.mul(bundle, plan.lane_groups)), plan.lane_groups)
+        groups = b.sub(p.groups, b.mul(bundle, plan.lane_groups))
+        groups = plan.lane_groups if plan.direct else b.minimum(groups, plan.lane_groups)
         dims += [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
     else:
         dims.append(Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step))
-    origin = b.dot([(bundle, plan.lane_groups * group), (block, plan.width * lane_step)])
+    origin = b.dot([(_first_group(plan, b, bundle), group), (block, plan.width * lane_step)])
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate)
     copy.emit(b, sums, b.at(at.w, origin, STORAGE[p.out_dtype]), dims)
 

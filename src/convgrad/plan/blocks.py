@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.costs import TURN
 from convgrad.plan.data import DataPlan
 from convgrad.problem.conv import Ints
 
@@ -20,7 +21,6 @@ SLAB_BYTES = 256 * 1024
 RESULT_BYTES = 512 * 1024
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 LEAST_TASKS = 8  # that keep a few threads evenly busy
-TURN = 0.5  # cycles per number that is copied and transposed
 FAR_BYTES = 16.0  # per cycle, from beyond L2
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 

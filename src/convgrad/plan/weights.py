@@ -21,6 +21,14 @@ class WindowAxis:
     low: int
 
     @property
+    def inside(self) -> tuple[int, int]:
+        """Windows first <= p < last all of whose taps meet x."""
+        first = max(0, -(-self.low // self.stride))
+        last = (self.image - 1 - self.dilation * (self.taps - 1) + self.low) // self.stride + 1
+        last = min(self.windows, last)
+        return (first, last) if last > first else (0, 0)
+
+    @property
     def clipped(self) -> bool:
         """Whether some tap of some window falls outside x."""
         highest = self.stride * (self.windows - 1) + self.dilation * (self.taps - 1) - self.low
@@ -64,6 +72,8 @@ class WeightsPlan:
     lane_shares: int  # tasks that divide the lane blocks
     row_shares: int  # tasks that divide the row channels
     x_pixel_major: bool  # of the slab of x where it gives the rows
+    direct: bool = False  # the tensors themselves serve as slabs
+    unroll: int = 1  # windows written out together
     reasons: tuple[str, ...] = ()
 
     @property
@@ -116,6 +126,8 @@ class WeightsPlan:
 
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of x on axis n, and no zeros around it."""
+        if self.direct:
+            return True
         padded = n == len(self.axes) - 1 and self.tile_taps > 1
         return self.block[n] >= self.axes[n].windows and not padded
 
@@ -135,6 +147,9 @@ class WeightsPlan:
     @property
     def row_slab(self) -> tuple[Ints, int]:
         """Strides of the packed row side: per axis, and of the channel."""
+        if self.direct:
+            strides = self.problem.x_strides if self.rows_shift else self.problem.y_strides
+            return (strides[0], *strides[3:]), strides[2]
         extent = self.x_extent if self.rows_shift else self.block
         if self.spread:
             return row_major(extent, self.share_rows * self.width), self.width
@@ -156,6 +171,9 @@ class WeightsPlan:
     @property
     def lane_slab(self) -> Ints:
         """Strides of the packed lane side, of one lane block, per axis; lanes are innermost."""
+        if self.direct:
+            strides = self.problem.y_strides if self.rows_shift else self.problem.x_strides
+            return (strides[0], *strides[3:])
         return row_major(self.block if self.rows_shift else self.x_extent, self.width)
 
     @property
@@ -199,6 +217,9 @@ class WeightsPlan:
         """Assert what the emitter relies on."""
         assert self.axes[-1].taps % self.tile_taps == 0
         assert self.spread or self.lane_groups == 1
+        assert not self.direct or (self.spread and self.row_count == self.lane_count == 1)
+        assert not self.direct or self.tile_taps in (1, self.axes[-1].taps)
+        assert not self.direct or self.block[-1] >= self.axes[-1].windows
         assert not self.spread or (self.rows_shift and self.lane_groups * self.lane_count <= self.width)
 
     def __str__(self) -> str:
@@ -206,6 +227,6 @@ class WeightsPlan:
         columns = self.vectors * (1 if self.rows_shift else self.tile_taps)
         return (
             f"weights plan on {self.isa}: lanes along {self.lane_side}, tile {rows} x {columns}·{self.lanes}, "
-            f"block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks\n"
+            f"{'in place, ' if self.direct else ''}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )

@@ -49,6 +49,7 @@ class Tile:
     c_rows: tuple[int, ...]
     c_columns: tuple[int, ...]
     a_vector: bool = False
+    unroll: int = 1  # steps of the innermost reduction that are written out together
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
@@ -76,6 +77,8 @@ class Tile:
         if not reductions:
             return self._rank_one(b, a, x, tile, taps)
         axis, kind = reductions[0], ARITHMETIC[self.compute]
+        if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
+            return self._unrolled(b, a, x, tile, axis, taps)
 
         def body(i: Index, now: Sums) -> Sums:
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
@@ -83,6 +86,23 @@ class Tile:
             return self._reduce(b, here, there, now, reductions[1:], taps)
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
+
+    def _unrolled(
+        self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Sequence[tuple[int, int]]
+    ) -> Sums:
+        """The innermost reduction, some steps at a time, then what is left."""
+        kind, step = ARITHMETIC[self.compute], axis.b_step
+        assert isinstance(step, int)
+        many = [(u * axis.a_step + p, u * step + q) for u in range(self.unroll) for p, q in taps]
+        whole = b.mul(b.floor_div(b.sub(axis.stop, axis.start), self.unroll), self.unroll)
+        middle = b.maximum(b.add(axis.start, whole), axis.start)
+
+        def body(i: Index, now: Sums, written: Sequence[tuple[int, int]]) -> Sums:
+            here, there = b.at(a, b.mul(i, axis.a_step), kind), b.at(x, b.mul(i, step), kind)
+            return self._rank_one(b, here, there, now, written)
+
+        tile = b.loop(axis.start, middle, lambda i, now: body(i, now, many), step=self.unroll, carried=tile, name="k")
+        return b.loop(middle, axis.stop, lambda i, now: body(i, now, taps), carried=tile, name="rest")
 
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]]) -> Sums:
         kind, lanes = ARITHMETIC[self.compute], self.isa.lanes(self.compute)

@@ -1,0 +1,126 @@
+"""The plan of a problem that solves for X or Y."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
+from convgrad.plan.data import DataPlan
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
+from convgrad.problem.conv import ConvProblem, Unknown
+
+MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
+FEW_CHANNELS = 4
+MOST_UNROLLED = 320  # multiply-adds written out
+
+
+def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
+    """Blocking for X or Y: the candidate of the fewest predicted cycles."""
+    candidates = list(_candidates(problem, machine))
+    cycles, plan = min(candidates, key=lambda candidate: candidate[0])
+    reasons = tuple(
+        f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
+        for cycles, other in candidates
+    )
+    plan = replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons)
+    if _fits_in_place(plan):
+        inner = plan.axes[-1]
+        inside = min(high - low for low, high in map(inner.inside, inner.phases))
+        tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
+        plan = replace(plan, direct=True, tile=tile, block=tile)
+    return best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
+
+
+def _fits_in_place(plan: DataPlan) -> bool:
+    """Whether whole vectors can be read from the input and written to the output as they lie in memory."""
+    p, axes = plan.problem, plan.axes
+    given, solved = (p.x_strides, p.y_strides) if plan.solves_y else (p.y_strides, p.x_strides)
+    if p.accumulate or not p.dtype == p.out_dtype == plan.compute or plan.pixels or max(plan.tile[:-1]) > 1:
+        return False
+    if plan.i_blocks > 1 or len(axes[-1].phases) > MOST_KNOWN_PHASES or axes[-1].count < plan.tile[-1]:
+        return False
+    if plan.spread:
+        depthwise = plan.in_channels == plan.out_channels == 1
+        return depthwise and given[1] == solved[1] == 1 and p.groups >= plan.lane_groups
+    return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
+
+
+def _unrolled_axes(plan: DataPlan) -> int:
+    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
+    if plan.in_channels > FEW_CHANNELS or not (plan.spread or plan.pixels):
+        return 0
+    count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
+    for axis in reversed(plan.axes[1:]):
+        products *= sum(phase.taps for phase in axis.phases)
+        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.direct and count == 1):
+            break
+        count += 1
+    return count
+
+
+def _kind(plan: DataPlan) -> str:
+    return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
+
+
+def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DataPlan]]:
+    """Predicted cycles, and a plan of one tile per task, for each way to lay out vectors."""
+    compute = COMPUTE[problem.dtype]
+    size = SIZES[compute]
+    lanes = machine.lanes_f32 * 4 // size
+    axes = gather_axes(problem)
+    solves_y = problem.unknown is Unknown.Y
+    given, solved = ("x", "y") if solves_y else ("y", "x")
+    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
+    counts = tuple(axis.count for axis in axes)
+    phases = prod(len(axis.phases) for axis in axes)
+    depth = max(1, channels_in) * prod(problem.taps) / phases
+    in_strides, out_strides = problem.strides[given], problem.strides[solved]
+    elements_in = prod(problem.shapes[given])
+    elements_out = prod(problem.shapes[solved])
+    pixel_major = abs(in_strides[2]) < abs(in_strides[-1])
+    base = DataPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=(), tile=(), width=lanes,
+        lane_groups=1, spread=False, pixels=False, i_block=max(1, channels_in), blocks_per_task=1,
+        pixel_major=pixel_major,
+    )  # fmt: skip
+
+    def planned(shape: TileShape, **changes: Any) -> DataPlan:
+        return replace(base, block=shape.tile, tile=shape.tile, width=shape.width, **changes)
+
+    out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
+    groups = problem.groups
+    shape = best_tile(counts, channels_out, depth, lanes, machine.registers)
+    most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
+    cost = elements_in * MOVE + elements_out * (TURN if out_channels_first else MOVE)
+    yield groups * phases * shape.cycles + cost, planned(shape, i_block=even_share(channels_in, most))
+
+    shape = best_pixel_tile(counts, channels_out, depth, lanes, machine.registers)
+    scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
+    cost = elements_in * (scattered if pixel_major else MOVE)
+    cost += elements_out * (MOVE if out_channels_first else scattered)
+    most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
+    yield (
+        groups * phases * shape.cycles + cost,
+        planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most)),
+    )
+
+    if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
+        inner = axes[-1]
+        shape = best_spread_tile(
+            counts, groups * channels_out, depth, max(1, inner.taps), inner.in_step, lanes, machine.registers
+        )
+        side_by_side = in_strides[1] == channels_in and lanes % channels_out == 0
+        spread = (MOVE if side_by_side or channels_in == 1 else SCALAR) * channels_out
+        cost = elements_in * (spread if pixel_major else max(spread, TURN))
+        cost += elements_out * (TURN if out_channels_first else MOVE)
+        yield (
+            phases * shape.cycles + cost,
+            planned(shape, spread=True, pixel_major=True, lane_groups=shape.width // channels_out),
+        )

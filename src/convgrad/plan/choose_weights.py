@@ -1,0 +1,125 @@
+"""The plan of a problem that solves for W."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.blocks import LEAST_CHANNELS, LEAST_TASKS, SLAB_BYTES
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import best_row_tile
+from convgrad.plan.weights import WeightsPlan, window_axes
+from convgrad.problem.conv import ConvProblem
+
+CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
+MOST_WINDOWS = 2048  # packed at a time
+UNROLLED_WINDOWS = 4
+
+
+def choose_weights(problem: ConvProblem, machine: Machine) -> WeightsPlan:
+    """Blocking for W: the candidate of the fewest predicted cycles."""
+    candidates = list(_candidates(problem, machine))
+    _, plan = min(candidates, key=lambda candidate: candidate[0])
+    reasons = tuple(
+        f"lanes along {other.lane_side}{' across groups' if other.spread else ''}: {cycles / 1e6:.3f} Mcycles predicted"
+        for cycles, other in candidates
+    )
+    plan = replace(plan, reasons=reasons)
+    if _sums_in_place(plan):
+        plan = replace(plan, direct=True)
+    size = SIZES[plan.compute]
+    return _share(_grow_windows(plan, size), size)
+
+
+def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
+    """Predicted cycles, and a plan of one window per block, for each way to lay out vectors."""
+    compute = COMPUTE[problem.dtype]
+    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    c, k, groups = problem.x_channels, problem.y_channels, problem.groups
+    taps = problem.taps[-1]
+    windows = problem.batch * prod(problem.y_extent) * prod(problem.taps[:-1])
+    elements = {name: prod(problem.shapes[name]) for name in "xy"}
+    lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
+    base = WeightsPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=window_axes(problem), lane_side="y",
+        vectors=1, lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * (1 + problem.rank), chunks=1,
+        lane_shares=1, row_shares=1, x_pixel_major=False,
+    )  # fmt: skip
+    for side, rows, across, other in (("y", c, k, "x"), ("x", k, c, "y")):
+        shape = best_row_tile(rows, taps, across, lanes, machine.registers, rows_shift=side == "y")
+        cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
+        yield groups * windows * shape.cycles + cost, replace(
+            base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
+            x_pixel_major=lanes_first[other],
+        )  # fmt: skip
+    if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
+        shape = best_row_tile(c, taps, groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
+        side_by_side = problem.x_strides[1] == c and lanes % k == 0
+        each = (MOVE if side_by_side else TURN if c == 1 else SCALAR) * k
+        cost = elements["x"] * each + elements["y"] * (
+            MOVE if problem.y_strides[1] == k else TURN if k == 1 else SCALAR
+        )
+        yield windows * shape.cycles + cost, replace(
+            base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,
+            row_channels=shape.row_channels, tile_taps=shape.taps, unroll=UNROLLED_WINDOWS,
+        )  # fmt: skip
+
+
+def _sums_in_place(plan: WeightsPlan) -> bool:
+    """Whether whole vectors can be read from x and y as they lie in memory."""
+    p = plan.problem
+    if not (plan.spread and p.x_channels == p.y_channels == 1 and p.dtype == plan.compute):
+        return False
+    return (
+        p.x_strides[1] == p.y_strides[1] == 1
+        and p.groups >= plan.lane_groups
+        and not (p.accumulate and p.groups % plan.lane_groups)
+        and plan.tile_taps in (1, plan.axes[-1].taps)
+    )
+
+
+def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
+    """Blocks of windows as large as the cache of a core allows, innermost axis first; rows are shared out if need be."""
+    block = list(plan.block)
+    if plan.direct:
+        block[-1] = plan.axes[-1].windows
+        rows = prod(axis.windows for axis in plan.axes[:-1])
+        block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_TASKS)), max(1, MOST_WINDOWS // block[-1]))
+        return replace(plan, block=tuple(block))
+    for n in reversed(range(len(block))):
+        windows = plan.axes[n].windows
+        best = trial = block[n]
+        while trial < windows:
+            trial = min(windows, 2 * trial)
+            candidate = _fewer_rows(replace(plan, block=(*block[:n], trial, *block[n + 1 :])), size)
+            if prod(candidate.block) > MOST_WINDOWS:
+                break
+            if size * max(candidate.row_slab_size, candidate.lane_slab_size) <= SLAB_BYTES:
+                best = trial
+        block[n] = best
+        if best < windows:
+            break
+    return _fewer_rows(replace(plan, block=tuple(block)), size)
+
+
+def _fewer_rows(plan: WeightsPlan, size: int) -> WeightsPlan:
+    """Share the row channels, and the lanes, among so many tasks that slabs fit the cache, down to some tiles each."""
+    while size * plan.row_slab_size > SLAB_BYTES and not plan.spread and plan.share_rows >= 2 * LEAST_CHANNELS:
+        plan = replace(plan, row_shares=plan.row_shares + 1)
+    while size * plan.lane_slab_size > SLAB_BYTES and plan.share_blocks > 1:
+        plan = replace(plan, lane_shares=plan.lane_shares + 1)
+    return plan
+
+
+def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
+    """Tasks: chunks of windows where the sums are small, else shares of the lanes."""
+    blocks = prod(plan.block_grid)
+    chunks = max(1, min(8, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
+    plan = replace(plan, chunks=chunks)
+    others = chunks * plan.bundles * plan.row_shares
+    if others * plan.lane_shares < LEAST_TASKS and not plan.spread:
+        plan = replace(plan, lane_shares=min(plan.lane_blocks, max(plan.lane_shares, -(-LEAST_TASKS // others))))
+    return plan

@@ -1,0 +1,4 @@
+"""What moving numbers is taken to cost when plans are compared."""
+
+MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
+MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
