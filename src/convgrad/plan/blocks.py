@@ -22,6 +22,7 @@ RESULT_BYTES = 512 * 1024
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 FAR_BYTES = 16.0  # per cycle, from beyond L2
+CLAIM = 50.0  # cycles for a task more
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
 
@@ -68,19 +69,17 @@ def _sizes(tile: int, whole: int) -> list[int]:
 def _cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles of packing, of fetching weights again, and of what grows with too large or too few tasks."""
     size, tasks = SIZES[plan.compute], prod(plan.grid)
+    alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
     packing = touched * plan.i_block * plan.slab_numbers * TURN + zeros
     if plan.direct:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES)
-        return (
-            cycles * (OVERFLOW * overflow + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0)) + 50 * tasks
-        )
+        return cycles * (OVERFLOW * overflow + alone) + CLAIM * tasks
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
     weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     overflow = _overflow(size * plan.slab_size, SLAB_BYTES) + _overflow(size * plan.result_size, RESULT_BYTES)
-    alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
     return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
 
 

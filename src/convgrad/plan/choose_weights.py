@@ -82,7 +82,7 @@ def _sums_in_place(plan: WeightsPlan) -> bool:
 
 
 def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
-    """Blocks of windows as large as the cache of a core allows, innermost axis first; rows are shared out if need be."""
+    """Blocks of windows as large as the cache of a core allows, innermost axis first, and shares of rows that fit."""
     block = list(plan.block)
     if plan.direct:
         block[-1] = plan.axes[-1].windows

@@ -31,7 +31,7 @@ def most_rows(registers: int, vectors: int, taps: int = 1) -> int:
 
 
 def splits(counts: Ints, most: int) -> Iterator[Ints]:
-    """Ways to cut the innermost axes into tiles of at most `most` outputs; an axis is cut only if all inner are whole."""
+    """Ways to cut the innermost axes into tiles of at most `most` outputs; only axes inside of which all is whole."""
     if not counts:
         yield ()
         return
@@ -71,7 +71,7 @@ def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: 
 def best_spread_tile(
     counts: Ints, channels: int, depth: float, taps: int, stride: int, lanes: int, registers: int
 ) -> TileShape:
-    """The cheapest tile with vectors across groups; outputs side by side share inputs among `taps` taps in registers."""
+    """The cheapest tile with vectors across groups; neighbours share inputs among `taps` taps in registers."""
     best: TileShape | None = None
     *outer, inner = counts
     for vectors in range(1, 5):
