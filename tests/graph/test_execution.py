@@ -273,6 +273,27 @@ def test_an_empty_batch_gives_zero_gradients_and_empty_data():
     assert compiled(op).execute(arrays)[3].shape == image.shape
 
 
+def test_inputs_of_other_libraries_come_through_dlpack():
+    class Foreign:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **arguments):
+            if self.array is None:
+                raise BufferError("it lies on another device")
+            return self.array.__dlpack__(**arguments)
+
+        def __dlpack_device__(self):
+            return np.zeros(1).__dlpack_device__()
+
+    op = op_of("BiasAddBackward")
+    array = whole_numbers(op.inputs[0])
+    result = compiled(op).execute({0: Foreign(array)})[1]
+    np.testing.assert_array_equal(result, array.sum(axis=(0, 2, 3)))
+    with pytest.raises(ArrayError, match="numpy cannot take the Foreign: it lies on another device"):
+        compiled(op).execute({0: Foreign(None)})
+
+
 def test_one_compiled_graph_serves_several_threads_at_once():
     graph = two_layers()
     whole = graph.compile()

@@ -18,7 +18,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.spec.definition import define, magnitude
 from convgrad.spec.resolve import Resolved
 
-FULL_FLOPS = 2e10  # above this the definition takes more than some seconds, and elements are sampled
+FULL_FLOPS = 4e9  # above this the definition takes more than some seconds, and elements are sampled
 FULL_ELEMENTS = 2**27  # of all tensors together; the definition holds several copies of them in float64
 SAMPLES = 4096
 

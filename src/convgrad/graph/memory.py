@@ -115,7 +115,10 @@ def _checked(tensor: LogicalTensor, value: Any, owner: str) -> np.ndarray:
     if not isinstance(value, np.ndarray):
         if not hasattr(value, "__dlpack__"):
             raise ArrayError(f"{owner}: {tensor} needs an array; got {type(value).__name__}")
-        array = np.from_dlpack(value)
+        try:
+            array = np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # another device, or bf16
+            raise ArrayError(f"{owner}: {tensor}: numpy cannot take the {type(value).__name__}: {error}") from error
     name = "s32" if array.dtype == np.int32 else dtype_name(array.dtype)
     if name != tensor.dtype or array.shape != tensor.known_shape:
         raise ArrayError(f"{owner}: {tensor} cannot be an array of {array.dtype} with shape {array.shape}")

@@ -103,7 +103,8 @@ def _attributes(entries: Any, kind: str, place: str) -> dict[str, Any]:
         entry = _typed(entry, dict, here)
         if "value" not in entry:
             raise FileFormatError(f"{here}: an attribute needs a 'value'")
-        read = _READ_VALUE.get(entry.get("type")) if isinstance(entry.get("type"), str) else None
+        kind_of_value = entry.get("type")
+        read = _READ_VALUE.get(kind_of_value) if isinstance(kind_of_value, str) else None
         if read is None:
             raise FileFormatError(
                 f"{here}.type is {_shown(entry.get('type'))}; it must be one of {', '.join(_READ_VALUE)}"
