@@ -9,22 +9,13 @@ from typing import Any
 
 from convgrad.errors import AttributeRuleError, ShapeError
 from convgrad.spec.attributes import LARGEST, integers, parse_attributes
-from convgrad.spec.schemas import Schema, schema_of
-from convgrad.spec.shapes import Axis, check_reach, check_relation, count_windows, image_extent, per_axis, resolve_pads
+from convgrad.spec.axes import resolve_axes
+from convgrad.spec.schemas import SIDES, Schema, schema_of
 from convgrad.spec.weights import resolve_channels, split_weights_shape
 
 Ints = tuple[int, ...]
 
 AUTO_PAD_RULES = ("code", "page")
-
-SIDES = {  # names of the tensors on the image side and on the window side; docs/semantics.md
-    "Convolution": ("src", "dst"),
-    "ConvolutionBackwardData": ("diff_src", "diff_dst"),
-    "ConvolutionBackwardWeights": ("src", "diff_dst"),
-    "ConvTranspose": ("dst", "src"),
-    "ConvTransposeBackwardData": ("diff_dst", "diff_src"),
-    "ConvTransposeBackwardWeights": ("diff_dst", "src"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +174,7 @@ def _resolve_convolution(schema, attributes, shapes, told, *, page: bool) -> Res
     )
     if op == "ConvolutionBackwardData":
         image = _told_image(schema, told, data_format, rank, batch, image_channels)
-    geometry = _resolve_axes(schema, attributes, kernel, image and image[2], window and window[2], page=page)
+    geometry = resolve_axes(schema, attributes, kernel, image and image[2], window and window[2], page=page)
     if schema.output in SIDES[op]:
         of_image = schema.output == SIDES[op][0]
         channels = image_channels if of_image else window_channels
@@ -207,58 +198,6 @@ def _resolve_convolution(schema, attributes, shapes, told, *, page: bool) -> Res
         output_shape=output_shape,
         **geometry,
     )
-
-
-def _resolve_axes(schema, attributes, kernel: Ints, image: Ints | None, window: Ints | None, *, page: bool):
-    """Pads and extents, axis by axis; an extent that is None is computed from the other."""
-    op, rank = schema.op, len(kernel)
-    given_padding = attributes.get("output_padding")
-    strides = per_axis(op, "strides", attributes["strides"], rank, absent=1)
-    dilations = per_axis(op, "dilations", attributes["dilations"], rank, absent=1)
-    auto_pad = attributes["auto_pad"]
-    begin, end = (_stated_pads(op, name, attributes[name], rank, auto_pad) for name in ("pads_begin", "pads_end"))
-    padding = per_axis(op, "output_padding", given_padding, rank, absent=0)
-    columns: list[tuple[int, int, int, int]] = []
-    for i in range(rank):
-        axis = Axis(
-            op=op,
-            name=f"spatial axis {i}",
-            image=SIDES[op][0],
-            window=SIDES[op][1],
-            taps=kernel[i],
-            stride=strides[i],
-            dilation=dilations[i],
-            output_padding=padding[i],
-            output_padding_given=given_padding is not None,
-        )
-        x, y = image and image[i], window and window[i]
-        pads = resolve_pads(
-            axis, auto_pad=auto_pad, family=schema.family, pads=(begin[i], end[i]), image=x, window=y, page=page
-        )
-        if y is None:
-            y = count_windows(axis, x, pads)
-        elif x is None:
-            x = image_extent(axis, y, pads)
-        else:
-            check_relation(axis, x, y, pads, auto_pad=auto_pad)
-        check_reach(axis, x, y, pads)
-        columns.append((x, y, *pads))
-    x, y, low, high = zip(*columns, strict=True)
-    return {
-        "image_extent": x,
-        "window_extent": y,
-        "strides": strides,
-        "dilations": dilations,
-        "pads_begin": low,
-        "pads_end": high,
-        "output_padding": padding,
-    }
-
-
-def _stated_pads(op: str, name: str, values: Ints | None, rank: int, auto_pad: str) -> Ints:
-    if values == () and auto_pad != "NONE":  # graph files write the pads that auto_pad replaces as empty lists
-        values = None
-    return per_axis(op, name, values, rank, absent=0)
 
 
 def _split_activations(data_format: str, shape: Ints) -> tuple[int, int, Ints]:

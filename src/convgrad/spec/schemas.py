@@ -98,6 +98,15 @@ SCHEMAS: dict[str, Schema] = {
     )
 }
 
+SIDES = {  # names of the tensors on the image side and on the window side; docs/semantics.md
+    "Convolution": ("src", "dst"),
+    "ConvolutionBackwardData": ("diff_src", "diff_dst"),
+    "ConvolutionBackwardWeights": ("src", "diff_dst"),
+    "ConvTranspose": ("dst", "src"),
+    "ConvTransposeBackwardData": ("diff_dst", "diff_src"),
+    "ConvTransposeBackwardWeights": ("diff_dst", "src"),
+}
+
 OP_ALIASES = {  # the names of the 2022 specification
     "ConvolutionBackpropData": "ConvolutionBackwardData",
     "ConvolutionBackpropFilters": "ConvolutionBackwardWeights",

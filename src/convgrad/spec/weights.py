@@ -39,7 +39,7 @@ def split_weights_shape(weights_format: str, shape: Ints) -> tuple[int, int, Int
     return shape[axes["O"]], shape[axes["I"]], shape[axes["X"] : axes["X"] + rank]
 
 
-def describe(op: str, family: str, name: str, weights_format: str, shape: Ints) -> str:
+def _describe(op: str, name: str, weights_format: str, shape: Ints) -> str:
     """Words for a message: which extents the format gives to which letter."""
     o, i, _ = split_weights_shape(weights_format, shape)
     return f"{op}: {name} {list(shape)} in {weights_format} has O = {o}, I = {i}"
@@ -79,7 +79,7 @@ def resolve_channels(
             )
             if full % groups:
                 raise ShapeError(
-                    f"{describe(op, family, name, weights_format, shape)}: groups = {groups} does not divide "
+                    f"{_describe(op, name, weights_format, shape)}: groups = {groups} does not divide "
                     f"{letter} = {full}; check weights_format and groups"
                 )
             return image_channels, window_channels, convention
@@ -98,6 +98,6 @@ def _mismatch(op, family, name, weights_format, shape, groups, image, window) ->
             per_group = f", that is {share} per group" if groups > 1 else ""
             expected.append(f"{tensor[0]} has {channels} channels in groups = {groups}{per_group}: {letter} = {count}")
     return (
-        f"{describe(op, family, name, weights_format, shape)}, but {' and '.join(expected)} is needed; "
+        f"{_describe(op, name, weights_format, shape)}, but {' and '.join(expected)} is needed; "
         "check data_format, weights_format and groups"
     )
