@@ -32,7 +32,7 @@ class Code:
 
     resolved: Resolved
     problem: ConvProblem
-    kernel: Kernel
+    kernel: Kernel | None  # None if the result has no elements
     inputs: tuple[LogicalTensor, ...]  # without the one that tells a shape
     output: LogicalTensor
 
@@ -246,7 +246,8 @@ def _compile(op: Op, shape: tuple[int, ...] | None) -> Code:
         out_dtype=output.dtype,
         bias_stride=memory.strides_of(inputs[2])[0] if has_bias else None,
     )
-    return Code(resolved, problem, kernel_for(problem), inputs, output)
+    kernel = None if 0 in resolved.output_shape else kernel_for(problem)
+    return Code(resolved, problem, kernel, inputs, output)
 
 
 def _final_output(op: Op, shape: tuple[int, ...], dtype: str) -> LogicalTensor:
@@ -263,6 +264,8 @@ def _final_output(op: Op, shape: tuple[int, ...], dtype: str) -> LogicalTensor:
 
 def _call(code: Code, inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
     """Run the kernel on addresses, each in the place that its role in the trilinear form has."""
+    if code.kernel is None:
+        return
     first, *rest = inputs
     if code.resolved.op == "BiasAddBackward":
         rest = [np.ones((), first.dtype)]  # the sum of y is its gradient against an x of ones
