@@ -51,6 +51,31 @@ def pack_weights_panel(
     inside.emit(b, staging, target, [Dim(width, 1, 1), *back])
 
 
+def unpack_weights(
+    b: Builder, copy: Copy, sums: Value, target: Value, staging: Value, lanes: list[Dim], rows: tuple[Dim, int],
+    taps: list[Dim], width: int,
+) -> None:  # fmt: skip
+    """target = sums[taps, row, lane]; `rows` comes with the room that `staging` has for it.
+
+    Where rows and taps lie closer in the target than lanes, the sums are put in the target's order by vectors first, so
+    that long runs of the target are written at once.
+    """
+    row, room = rows
+    if all(tap.extent == 1 for tap in taps) or any(abs(lane.dst) <= 1 for lane in lanes):
+        copy.emit(b, sums, target, [*lanes, row, *taps])
+        return
+    axes = sorted([(row, room), *((tap, tap.extent) for tap in taps)], key=lambda axis: abs(axis[0].dst))
+    place, there, back = width, [], []
+    for axis, capacity in axes:
+        there.append(Dim(axis.extent, axis.src, place))
+        back.append(Dim(axis.extent, place, axis.dst))
+        assert isinstance(capacity, int)
+        place *= capacity
+    inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
+    inside.emit(b, sums, staging, [Dim(width, 1, 1), *there])
+    copy.emit(b, staging, target, [*lanes, *back])
+
+
 def can_spread_by_vectors(copy: Copy, channels: int, lanes_per_group: int, channel_step: int, group_step: int) -> bool:
     """Whether the channels of all groups lie side by side and a vector holds whole groups."""
     lanes = copy.isa.lanes(copy.compute)

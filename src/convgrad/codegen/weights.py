@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.data import round64
@@ -11,7 +12,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
+from convgrad.codegen.packing import can_spread_by_vectors, spread_groups, unpack_weights
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
@@ -22,12 +23,11 @@ def lower_weights(plan: WeightsPlan) -> KernelModule:
     module = Module()
     size = BYTES[plan.compute]
     slabs = round64(size * plan.row_slab_size) + round64(size * plan.lane_slab_size)
-    scratch = 0 if plan.direct else slabs
+    staging = round64(size * plan.taps * plan.finish_rows * plan.width)
+    scratch = max(staging, 0 if plan.direct else slabs)
     sums = _Sums(plan)
-    tasks = 1
-    for extent in plan.grid:
-        tasks *= extent
-    finish = plan.bundles * plan.lane_blocks
+    tasks = prod(plan.grid)
+    finish = prod(plan.finish_grid)
     stages = (
         emit_stage(module, "sums", tasks, scratch, sums.task),
         emit_stage(module, "finish", finish, scratch, lambda b, at, task: _finish(plan, b, at, task)),
@@ -49,9 +49,7 @@ class _Sums:
         p = plan.problem
         self.lane_tensor, self.row_tensor = ("y", "x") if plan.rows_shift else ("x", "y")
         self.tensor_strides = p.strides
-        self.blocks = 1
-        for extent in plan.block_grid:
-            self.blocks *= extent
+        self.blocks = prod(plan.block_grid)
         self.tile = self._tile()
 
     def _tile(self) -> Tile:
@@ -302,42 +300,54 @@ def _first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
 
 
 def _finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
-    """The weights of one lane block: chunks added pairwise, in an order that the plan fixes."""
+    """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
     isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
-    bundle, block = b.split(task, (plan.bundles, plan.lane_blocks))
-    sums = b.at(at.shared, b.mul(task, plan.sum_block), kind)
+    bundle, block, share = b.split(task, plan.finish_grid)
+    first = b.mul(share, plan.finish_rows)
+    rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
+    which = b.add(b.mul(bundle, plan.lane_blocks), block)
+    sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), kind)
     if plan.chunks > 1:
-        _add_chunks(plan, b, sums)
+        _add_chunks(plan, b, sums, rows)
     group, k, c = p.w_strides[:3]
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
-    dims = [Dim(plan.row_count, plan.width, row_step)]
-    step = plan.padded_rows * plan.width
-    for taps, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
-        dims.append(Dim(taps, step, stride))
-        step *= taps
+    taps, step = [], plan.padded_rows * plan.width
+    for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
+        taps.append(Dim(extent, step, stride))
+        step *= extent
     if plan.spread:
         groups = b.sub(p.groups, b.mul(bundle, plan.lane_groups))
         groups = plan.lane_groups if plan.direct else b.minimum(groups, plan.lane_groups)
-        dims += [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
+        lanes = [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
     else:
-        dims.append(Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step))
-    origin = b.dot([(_first_group(plan, b, bundle), group), (block, plan.width * lane_step)])
+        lanes = [Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step)]
+    origin = b.dot(
+        [(_first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
+    )  # fmt: skip
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate)
-    copy.emit(b, sums, b.at(at.w, origin, STORAGE[p.out_dtype]), dims)
+    target = b.at(at.w, origin, STORAGE[p.out_dtype])
+    unpack_weights(b, copy, sums, target, at.scratch, lanes, (Dim(rows, plan.width, row_step), plan.finish_rows), taps,
+                   plan.width)  # fmt: skip
 
 
-def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value) -> None:
+def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None:
     isa, kind = ISAS[plan.isa], ARITHMETIC[plan.compute]
     step = _chunk_numbers(plan)
 
-    def vector(i: Index, _: object) -> None:
-        parts = [
-            isa.load(b, plan.compute, b.at(sums, b.add(i, chunk * step), kind), plan.lanes)
-            for chunk in range(plan.chunks)
-        ]
-        while len(parts) > 1:
-            pairs = [b.binary("fadd", x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
-            parts = pairs + parts[len(pairs) * 2 :]
-        isa.store(b, plan.compute, parts[0], b.at(sums, i, kind))
+    def of_tap(tap: Index, _: object) -> None:
+        start = b.mul(tap, plan.padded_rows * plan.width)
 
-    b.loop(0, plan.sum_block, vector, step=plan.lanes, name="add")
+        def vector(i: Index, _: object) -> None:
+            place = b.add(start, i)
+            parts = [
+                isa.load(b, plan.compute, b.at(sums, b.add(place, chunk * step), kind), plan.lanes)
+                for chunk in range(plan.chunks)
+            ]
+            while len(parts) > 1:
+                pairs = [b.binary("fadd", x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
+                parts = pairs + parts[len(pairs) * 2 :]
+            isa.store(b, plan.compute, parts[0], b.at(sums, place, kind))
+
+        b.loop(0, b.mul(rows, plan.width), vector, step=plan.lanes, name="add")
+
+    b.loop(0, plan.taps, of_tap, name="tap")

@@ -15,7 +15,7 @@ from convgrad.plan.weights import WeightsPlan, window_axes
 from convgrad.problem.conv import ConvProblem
 
 CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
-MOST_WINDOWS = 2048  # packed at a time
+MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
 UNROLLED_WINDOWS = 4
 
 

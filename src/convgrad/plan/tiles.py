@@ -11,6 +11,7 @@ from convgrad.problem.conv import Ints
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
+FETCH = 0.35  # cycles, not hidden, for a vector of B that comes from L2
 UNALIGNED = 2.0  # loads that a vector across cache lines counts for, on average
 PIXEL_SLOWDOWN = 1.25  # measured against the model, of tiles with vectors along outputs
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
@@ -27,7 +28,7 @@ class TileShape:
 
 def most_rows(registers: int, vectors: int, taps: int = 1) -> int:
     """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A."""
-    return max(1, (registers - taps * vectors - 1) // vectors)
+    return (registers - taps * vectors - 1) // vectors
 
 
 def splits(counts: Ints, most: int) -> Iterator[Ints]:
@@ -151,7 +152,7 @@ def best_row_tile(
                     continue
                 count = channels * (together if rows_shift else 1)
                 loads = columns + (count * columns if a_vector else count)
-                step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY)
+                step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY) + FETCH * columns
                 cycles = pieces * blocks * taps // together * (step + 0.1)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)

@@ -8,6 +8,8 @@ from math import prod
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
+FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
+
 
 @dataclass(frozen=True, slots=True)
 class WindowAxis:
@@ -154,7 +156,7 @@ class WeightsPlan:
         if self.spread:
             return row_major(extent, self.share_rows * self.width), self.width
         if self.x_pixel_major:
-            return row_major(extent, self.share_rows), 1
+            return row_major(extent, self.share_rows + (16 if self.share_rows % 64 == 0 else 0)), 1
         strides = row_major(extent, 1)
         plane = strides[0] * extent[0]
         return strides, plane + (-plane % 16) + 16
@@ -202,6 +204,16 @@ class WeightsPlan:
     def sum_size(self) -> int:
         """Sums of one chunk, order (bundle, lane block, sum block)."""
         return self.bundles * self.lane_blocks * self.sum_block
+
+    @property
+    def finish_rows(self) -> int:
+        """Row channels of one task of the second stage."""
+        return min(self.padded_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+
+    @property
+    def finish_grid(self) -> Ints:
+        """Tasks of the second stage: bundles, lane blocks, shares of the rows."""
+        return (self.bundles, self.lane_blocks, -(-self.row_count // self.finish_rows))
 
     @property
     def block_grid(self) -> Ints:
