@@ -192,7 +192,7 @@ class Sweep:
     def _bounds(self, axis: GatherAxis, tile: int, j: Index, taps: Index, offset: Index) -> tuple[Index, Index]:
         """Taps t of which some output of the tile meets the input: 0 <= in_step·(j + m) + offset + t·step < extent."""
         b, step = self.b, axis.offset_step
-        if not axis.clipped or axis.taps == 0:
+        if not axis.clipped or axis.taps == 0 or not axis.skips(tile):
             return 0, taps
         low = b.add(b.mul(j, axis.in_step), offset)  # what tap 0 of the tile's first output reads
         high = b.add(low, axis.in_step * (tile - 1))

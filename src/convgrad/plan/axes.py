@@ -80,6 +80,14 @@ class GatherAxis:
         high = min(phase.count, (self.in_extent - 1 - max(ends)) // self.in_step + 1)
         return (low, high) if high > low else (0, 0)
 
+    def skips(self, tile: int) -> bool:
+        """Whether some tap meets no input for all of some tile of that many outputs side by side."""
+        if tile == 1:
+            return self.clipped
+        low, high = self.reach
+        last = self.in_step * (self.count - 1 - (self.count - 1) % tile)  # of the last tile's first output
+        return low + self.in_step * (tile - 1) < 0 or last + high >= self.in_extent
+
     @property
     def even(self) -> bool:
         """Whether every phase has the same number of taps, so that loops over them have known bounds."""

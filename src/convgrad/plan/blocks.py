@@ -22,6 +22,9 @@ RESULT_BYTES = 512 * 1024
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 FAR_BYTES = 16.0  # per cycle, from beyond L2
+NEAR_BYTES = 40 * 1024  # of a slab that is read as often as it is multiplied: from L1
+FEW_ROWS = 2
+ROW = 10.0  # cycles for a row more to copy
 CLAIM = 50.0  # cycles for a task more
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
@@ -72,14 +75,16 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
-    packing = touched * plan.i_block * plan.slab_numbers * TURN + zeros
+    rows = prod(plan.slab_extent[:-1]) * (1 if plan.pixel_major else plan.i_block)
+    packing = touched * plan.i_block * plan.slab_numbers * TURN + zeros + ROW * rows
     if plan.direct:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES)
         return cycles * (OVERFLOW * overflow + alone) + CLAIM * tasks
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
     weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
-    overflow = _overflow(size * plan.slab_size, SLAB_BYTES) + _overflow(size * plan.result_size, RESULT_BYTES)
+    room = NEAR_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
+    overflow = _overflow(size * plan.slab_size, room) + _overflow(size * plan.result_size, RESULT_BYTES)
     return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
 
 

@@ -62,7 +62,9 @@ def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: 
         blocks = -(-channels // (vectors * lanes))
         for tile in splits(counts, most_rows(registers, vectors)):
             rows = prod(tile)
-            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, vectors + rows, depth)
+            cycles = (
+                _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, vectors + rows, depth, FETCH * vectors)
+            )
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
@@ -118,9 +120,9 @@ def _tiles(counts: Ints, tile: Ints) -> int:
     return prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
 
 
-def _tile_cycles(products: int, loads: float, depth: float) -> float:
+def _tile_cycles(products: int, loads: float, depth: float, fetch: float = 0.0) -> float:
     """Of one register tile: the slowest of multiply-adds, loads and the latency of a chain of sums."""
-    step = max(products / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY)
+    step = max(products / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY) + fetch
     return depth * step + TILE_OVERHEAD + products
 
 

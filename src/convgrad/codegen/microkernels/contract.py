@@ -67,7 +67,7 @@ class Tile:
         else:
             tile = dict(zip(places, first, strict=True))
         if taps:
-            tile = self._reduce(b, a, x, tile, list(reductions), taps)
+            tile = self._reduce(b, a, x, tile, _joined(reductions), taps)
         for r, v in places:
             self.isa.store(b, self.compute, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
 
@@ -168,3 +168,19 @@ class Tile:
         """To start from."""
         zero = Value(self.isa.vector(self.compute), "zeroinitializer")
         return [zero] * (len(self.rows) * len(self.columns))
+
+
+def _joined(reductions: Sequence[Reduction]) -> list[Reduction]:
+    """The same sum in the same order with fewer axes: one whose steps continue those of the next is joined to it."""
+    joined: list[Reduction] = []
+    for axis in reversed(reductions):
+        inner = joined[0] if joined and _known(joined[0]) and _known(axis) else None
+        if inner is not None and (axis.a_step, axis.b_step) == (inner.a_step * inner.stop, inner.b_step * inner.stop):
+            joined[0] = Reduction(0, axis.stop * inner.stop, inner.a_step, inner.b_step)
+            continue
+        joined.insert(0, axis)
+    return joined
+
+
+def _known(axis: Reduction) -> bool:
+    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0
