@@ -21,7 +21,8 @@ def lower_data(plan: DataPlan) -> KernelModule:
     module = Module()
     size = BYTES[plan.compute]
     staging = round64(size * plan.panel)
-    buffers = 0 if plan.direct else round64(size * plan.slab_size) + round64(size * plan.result_size)
+    slab = 0 if plan.reads_in_place else round64(size * plan.slab_size)
+    buffers = slab + (0 if plan.writes_in_place else round64(size * plan.result_size))
     scratch = max(staging, buffers)
     main = _Main(plan)
     panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
@@ -51,22 +52,22 @@ def _lane_dims(plan: DataPlan, bundle: Index, block: Index, b: Builder, group_st
     """The lanes of a block that hold a channel, as (extent, packed step, step in a tensor)."""
     if plan.spread:
         rest = b.sub(plan.problem.groups, b.mul(bundle, plan.lane_groups))
-        groups = plan.lane_groups if plan.direct else b.minimum(rest, plan.lane_groups)
+        groups = plan.lane_groups if plan.writes_in_place else b.minimum(rest, plan.lane_groups)
         return [(groups, plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
     rest = b.sub(plan.out_channels, b.mul(block, plan.width))
-    return [(plan.width if plan.direct else b.minimum(rest, plan.width), 1, channel_step)]
+    return [(plan.width if plan.writes_in_place else b.minimum(rest, plan.width), 1, channel_step)]
 
 
 def _first_group(plan: DataPlan, b: Builder, bundle: Index) -> Index:
-    """Of a bundle. A direct plan writes whole vectors, so its last bundle begins early and repeats some groups."""
+    """Of a bundle. Written in place, the last bundle begins early and repeats some groups."""
     first = b.mul(bundle, plan.lane_groups)
-    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.direct and plan.spread else first
+    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.writes_in_place and plan.spread else first
 
 
 def _lane_origin(plan: DataPlan, b: Builder, bundle: Index, block: Index, group_step: int, channel_step: int) -> Index:
     """Where the first lane of a block lies in a tensor."""
     first = b.mul(block, plan.width)
-    if plan.direct and not plan.spread:
+    if plan.writes_in_place and not plan.spread:
         first = b.minimum(first, plan.out_channels - plan.width)
     return b.dot([(_first_group(plan, b, bundle), group_step), (first, channel_step)])
 
@@ -96,7 +97,7 @@ def _pack(plan: DataPlan, b: Builder, at: Places, task: Value) -> None:
 
 def _whole_lanes(plan: DataPlan) -> bool:
     """Whether every lane of every block holds a channel."""
-    if plan.direct:
+    if plan.writes_in_place:
         return True
     if plan.spread:
         return plan.lane_groups * plan.out_channels == plan.width and plan.problem.groups % plan.lane_groups == 0
@@ -140,7 +141,9 @@ class _Main:
         results = b.at(at.scratch, round64(BYTES[plan.compute] * plan.slab_size), "i8")
         first = b.mul(share, plan.blocks_per_task)
         last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
-        if plan.direct:
+        if plan.writes_in_place:
+            if not plan.reads_in_place:
+                self._pack_slab(b, at, slab, 0)
             b.loop(first, last, lambda block, _: self._in_place(b, at, block), name="lanes")
             return
         if plan.i_blocks == 1:
@@ -169,11 +172,13 @@ class _Main:
         )  # fmt: skip
 
     def _in_place(self, b: Builder, at: Places, block: Index) -> None:
-        """One block of lanes, straight from the input to the output."""
+        """One block of lanes, straight to the output."""
         plan = self.plan
-        given = b.mul(_first_group(plan, b, self.bundle), self.in_strides[1])
         solved = _lane_origin(plan, b, self.bundle, block, *self.out_strides[1:3])
-        source, target = b.at(at.of(self.input), given, self.kind), b.at(at.of(self.output), solved, self.kind)
+        source, target = at.scratch, b.at(at.of(self.output), solved, self.kind)
+        if plan.reads_in_place:
+            given = b.mul(_first_group(plan, b, self.bundle), self.in_strides[1])
+            source = b.at(at.of(self.input), given, self.kind)
         self._sweep(b, at, source, target, block, 0, fresh=True)
 
     def _of_block(self, b: Builder, results: Value, first: Index, block: Index) -> Value:
@@ -199,7 +204,7 @@ class _Main:
             target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
             ranges.append(Range(low, high, extent if plan.padded(n) else None, slab_stride))
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
-        source = b.add(source, b.mul(self.bundle, plan.lane_groups * group_step))
+        source = b.add(source, b.mul(_first_group(plan, b, self.bundle), group_step))
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
             emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)

@@ -51,6 +51,9 @@ class Sweep:
             step, each = axis.in_step * slab, range(tile)
             if plan.pixels and axis is plan.axes[-1]:
                 step, each = slab, range(0, tile, plan.lanes)
+                if plan.writes_in_place:  # vectors overlap rather than reach beyond the row
+                    span = plan.span(len(plan.axes) - 1)
+                    each = [min(m, span - plan.lanes) for m in each if m < span]
             inputs = [place + m * step for place in inputs for m in each]
             results = [place + m * result for place in results for m in each]
         if plan.pixels:
@@ -71,7 +74,7 @@ class Sweep:
             self._emit_tile(spot)
             return
         b, axis = self.b, self.plan.axes[n]
-        if self.plan.unrolls(axis) or (self.plan.direct and n == len(self.plan.axes) - 1):
+        if self.plan.unrolls(axis) or (self.plan.reads_in_place and n == len(self.plan.axes) - 1):
             for phase in axis.phases:
                 self._known_phase(n, axis, phase, spot)
             return
@@ -85,12 +88,15 @@ class Sweep:
                 first, count, taps, offset, tap = (b.lookup(table, b.add(b.mul(number, 5), i)) for i in range(5))
             taps = axis.taps if axis.even else taps
 
+            stop = self._stop(n, count)
+
             def tile(j: Index, _: object) -> None:
+                j = self._shifted(n, j, stop)
                 bounds = self._bounds(axis, self.plan.tile[n], b.add(self.starts[n], j), taps, offset)
                 at = self._moved(n, spot, j, first, offset, tap)
                 self._axis(n + 1, self._summed(n, at, bounds))
 
-            b.loop(0, self._stop(n, count), tile, step=self.plan.tile[n], name="tile")
+            b.loop(0, stop, tile, step=self.plan.tile[n], name="tile")
 
         b.loop(0, len(axis.phases), phase, name="phase")
 
@@ -100,6 +106,8 @@ class Sweep:
         stop = self._stop(n, phase.count)
 
         def unrolled(j: Index, _: object) -> None:
+            if not plan.reads_in_place:
+                j = self._shifted(n, j, stop)
             at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
             self._axis(n + 1, self._written_out(n, axis, phase, at))
 
@@ -108,7 +116,7 @@ class Sweep:
             at = replace(self._moved(n, spot, j, phase.first, phase.offset, phase.tap), single=True)
             self._axis(n + 1, self._summed(n, at, bounds))
 
-        if not plan.direct:
+        if not plan.reads_in_place or n < len(plan.axes) - 1:
             b.loop(0, stop, unrolled, step=plan.tile[n], name="tile")
             return
         low, high = axis.inside(phase)
@@ -134,6 +142,12 @@ class Sweep:
         if high < phase.count:
             b.loop(last, stop, single, name="high")
 
+    def _shifted(self, n: int, j: Index, stop: Index) -> Index:
+        """Where the tile at j begins: written in place, the last one begins early and repeats some outputs."""
+        if not self.plan.writes_in_place or self.plan.tile[n] == 1:
+            return j
+        return self.b.minimum(j, self.b.sub(stop, self.plan.span(n)))
+
     def _stop(self, n: int, count: Index) -> Index:
         return self.b.minimum(self.b.sub(count, self.starts[n]), self.plan.block[n])
 
@@ -141,11 +155,13 @@ class Sweep:
         """At output j of the block and tap 0."""
         plan, b, axis = self.plan, self.b, self.plan.axes[n]
         phase_step, j_step = plan.result_strides[0][n]
-        if plan.direct:
-            j = b.add(self.starts[n], j)
-        here = b.mul(b.sub(b.add(b.mul(j, axis.in_step), offset), plan.slab_start[n]), plan.slab_strides[0][n])
+        absolute = b.add(self.starts[n], j)
+        i = absolute if plan.reads_in_place else j
+        here = b.mul(b.sub(b.add(b.mul(i, axis.in_step), offset), plan.slab_start[n]), plan.slab_strides[0][n])
         if plan.planes > 1 and axis is plan.axes[-1]:
             here = j
+        if plan.writes_in_place:
+            j = absolute
         return replace(
             spot,
             slab=b.add(spot.slab, here),

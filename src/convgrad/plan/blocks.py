@@ -37,7 +37,7 @@ def even_share(total: int, most: int) -> int:
 def best_blocks(plan: DataPlan, cycles: float) -> DataPlan:
     """The plan with the blocks, and the share of input channels, of the lowest cost; `cycles` are its arithmetic's."""
     shares = [plan.i_block]
-    while not (plan.spread or plan.direct) and shares[-1] >= 2 * LEAST_CHANNELS:
+    while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * LEAST_CHANNELS:
         shares.append(even_share(plan.in_channels, -(-shares[-1] // 2)))
     candidates = (_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares)
     return min(candidates, key=lambda candidate: _cost(candidate, cycles))
@@ -77,7 +77,7 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
     rows = prod(plan.slab_extent[:-1]) * (1 if plan.pixel_major else plan.i_block)
     packing = touched * plan.i_block * plan.slab_numbers * TURN + zeros + ROW * rows
-    if plan.direct:  # whole positions come along, whatever channels a task wants of them
+    if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES)
         return cycles * (OVERFLOW * overflow + alone) + CLAIM * tasks

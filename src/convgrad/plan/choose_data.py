@@ -30,15 +30,16 @@ def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
         for cycles, other in candidates
     )
     plan = replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons)
-    if _fits_in_place(plan):
+    if _reads_in_place(plan):
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
-        plan = replace(plan, direct=True, tile=tile, block=tile)
-    return best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
+        plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
+    plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
+    return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
 
 
-def _fits_in_place(plan: DataPlan) -> bool:
+def _reads_in_place(plan: DataPlan) -> bool:
     """Whether whole vectors can be read from the input and written to the output as they lie in memory."""
     p, axes = plan.problem, plan.axes
     given, solved = (p.x_strides, p.y_strides) if plan.solves_y else (p.y_strides, p.x_strides)
@@ -52,6 +53,30 @@ def _fits_in_place(plan: DataPlan) -> bool:
     return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
 
 
+def _writes_in_place(plan: DataPlan) -> bool:
+    """Whether whole vectors can be written to the output as it lies in memory."""
+    p = plan.problem
+    solved = p.y_strides if plan.solves_y else p.x_strides
+    if p.accumulate or p.out_dtype != plan.compute or plan.i_blocks > 1:
+        return False
+    for n, axis in enumerate(plan.axes):
+        span = plan.span(n)
+        rests = [phase.count % plan.block[n] for phase in axis.phases]
+        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests):
+            return False
+        if n < len(plan.axes) - 1 and span < plan.tile[n]:
+            return False
+    if plan.pixels:
+        wide = plan.span(len(plan.axes) - 1) >= plan.lanes and solved[-1] == 1 == plan.axes[-1].out_step
+        return wide and plan.out_channels >= plan.width
+    if plan.span(len(plan.axes) - 1) < plan.tile[-1]:
+        return False
+    if plan.spread:
+        side_by_side = (plan.out_channels == 1 or solved[2] == 1) and solved[1] == plan.out_channels
+        return side_by_side and plan.lane_groups * plan.out_channels == plan.width and p.groups >= plan.lane_groups
+    return solved[2] == 1 and plan.out_channels >= plan.width
+
+
 def _unrolled_axes(plan: DataPlan) -> int:
     """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
     if plan.in_channels > FEW_CHANNELS or not (plan.spread or plan.pixels):
@@ -59,7 +84,7 @@ def _unrolled_axes(plan: DataPlan) -> int:
     count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
     for axis in reversed(plan.axes[1:]):
         products *= sum(phase.taps for phase in axis.phases)
-        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.direct and count == 1):
+        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
             break
         count += 1
     return count

@@ -37,7 +37,8 @@ class DataPlan:
     blocks_per_task: int  # blocks of lanes
     pixel_major: bool  # of the slab: channels innermost
     unroll: int = 0  # innermost axes whose taps are written out; zeros pad them
-    direct: bool = False  # the tensors themselves serve as slab and result
+    reads_in_place: bool = False  # the input itself serves as slab; implies writes_in_place
+    writes_in_place: bool = False  # the output itself serves as result; tiles shift back rather than reach beyond it
     reasons: tuple[str, ...] = ()
 
     def unrolls(self, axis: GatherAxis) -> bool:
@@ -96,6 +97,10 @@ class DataPlan:
         """The packed bias."""
         return self.group_blocks * self.lane_blocks * self.width if self.problem.bias else 0
 
+    def span(self, n: int) -> int:
+        """Outputs of every phase that a tile covers on axis n."""
+        return min(self.tile[n], *(phase.count for phase in self.axes[n].phases))
+
     def padded(self, n: int) -> bool:
         """Whether zeros surround the input in the slab on axis n, because a tile reads beyond it."""
         axis = self.axes[n]
@@ -109,7 +114,7 @@ class DataPlan:
     @property
     def slab_start(self) -> Ints:
         """Offsets of the slab's first element per axis; on an axis in planes, a multiple of their number."""
-        starts = (0 if self.direct or self.whole(n) else axis.reach[0] for n, axis in enumerate(self.axes))
+        starts = (0 if self.reads_in_place or self.whole(n) else axis.reach[0] for n, axis in enumerate(self.axes))
         *outer, inner = starts
         return (*outer, inner - inner % self.planes)
 
@@ -142,7 +147,7 @@ class DataPlan:
     @property
     def slab_strides(self) -> tuple[Ints, int]:
         """Per axis, and of the input channel."""
-        if self.direct:
+        if self.reads_in_place:
             strides = self.problem.x_strides if self.solves_y else self.problem.y_strides
             return (strides[0], *strides[3:]), strides[2]
         channels = self.i_block * self.slab_numbers
@@ -155,8 +160,8 @@ class DataPlan:
 
     @property
     def slab_size(self) -> int:
-        """All of it; of a direct plan, what a task reads."""
-        if self.direct:
+        """All of it; read in place, what a task reads."""
+        if self.reads_in_place:
             return prod(self.slab_extent) * self.i_block * self.slab_numbers
         strides, channel = self.slab_strides
         if self.pixel_major:
@@ -175,10 +180,10 @@ class DataPlan:
         Channels are innermost and phases interleaved as in the tensor; with `pixels`, channels are outermost and each
         phase of the innermost axis is contiguous.
         """
-        if self.direct:
+        if self.writes_in_place:
             strides = self.problem.y_strides if self.solves_y else self.problem.x_strides
             steps = zip(self.axes, (strides[0], *strides[3:]), strict=True)
-            return tuple((step, step * axis.out_step) for axis, step in steps), 1
+            return tuple((step, step * axis.out_step) for axis, step in steps), strides[2] if self.pixels else 1
         if not self.pixels:
             strides = row_major(self.result_extent, self.width)
             return tuple((step, step * axis.out_step) for axis, step in zip(self.axes, strides, strict=True)), 1
@@ -208,7 +213,8 @@ class DataPlan:
         assert self.spread or self.lane_groups == 1
         assert not self.spread or (self.lane_groups * self.out_channels <= self.width and self.pixel_major)
         assert not self.pixels or not (self.spread or self.pixel_major)
-        assert not self.direct or (max(self.tile[:-1]) == 1 and self.i_blocks == 1 and not self.pixels)
+        assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
+        assert not self.writes_in_place or self.i_blocks == 1
         assert not self.pixels or self.tile[-1] % self.lanes == 0
 
     def __str__(self) -> str:
@@ -216,6 +222,7 @@ class DataPlan:
         return (
             f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
-            f"{'in place' if self.direct else f'slab of {self.slab_size} numbers'}, {self.unroll} axes unrolled\n"
+            f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
+            f"{'written in place, ' if self.writes_in_place else ''}, {self.unroll} axes unrolled\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
