@@ -2,7 +2,7 @@
 
 
 class ConvError(ValueError):
-    """A call, graph or file that cannot be carried out; the message names the op, the rule, the numbers and the repair."""
+    """A call, graph or file that cannot be carried out; the message names op, rule, numbers and repair."""
 
 
 class AttributeRuleError(ConvError):

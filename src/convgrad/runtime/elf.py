@@ -292,7 +292,7 @@ class Loaded:
 
     def __del__(self) -> None:
         """Unmap, unless the process is on its way out: another thread may still be inside."""
-        if self._size and not sys.is_finalizing():
+        if self._size and sys is not None and not sys.is_finalizing():  # modules may be gone by then
             _libc().munmap(self._base, self._size)
 
 
