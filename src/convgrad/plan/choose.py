@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
-from convgrad.plan.choose_data import choose_data
-from convgrad.plan.choose_weights import choose_weights
+from convgrad.plan.choose_data import data_variants
+from convgrad.plan.choose_weights import weights_variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.weights import WeightsPlan
@@ -14,10 +15,19 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Plan = DataPlan | WeightsPlan
 
 
-def choose(problem: ConvProblem, machine: Machine) -> Plan:
-    """The plan; the same for equal arguments, on any number of threads. The unknown must hold at least one number."""
+def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
+    """The plans worth considering, made as they are asked for; those of the fewest predicted cycles first.
+
+    They give the same sums in different orders, hence possibly different last bits. The unknown must hold at least one
+    number.
+    """
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
     if problem.unknown is Unknown.W:
-        return choose_weights(problem, machine)
-    return choose_data(problem, machine)
+        return weights_variants(problem, machine)
+    return data_variants(problem, machine)
+
+
+def choose(problem: ConvProblem, machine: Machine) -> Plan:
+    """The first variant; the same for equal arguments, on any number of threads."""
+    return next(iter(variants(problem, machine)))

@@ -21,15 +21,20 @@ FEW_CHANNELS = 4
 MOST_UNROLLED = 320  # multiply-adds written out
 
 
-def choose_data(problem: ConvProblem, machine: Machine) -> DataPlan:
-    """Blocking for X or Y: the candidate of the fewest predicted cycles."""
-    candidates = list(_candidates(problem, machine))
-    cycles, plan = min(candidates, key=lambda candidate: candidate[0])
+def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
+    """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
+    candidates = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
         for cycles, other in candidates
     )
-    plan = replace(plan, blocks_per_task=plan.lane_blocks, reasons=reasons)
+    for cycles, plan in candidates:
+        yield _finished(replace(plan, reasons=reasons), cycles)
+
+
+def _finished(plan: DataPlan, cycles: float) -> DataPlan:
+    """With blocks, and in place where that can be."""
+    plan = replace(plan, blocks_per_task=plan.lane_blocks)
     if _reads_in_place(plan):
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))

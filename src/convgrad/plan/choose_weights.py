@@ -19,19 +19,17 @@ MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
 UNROLLED_WINDOWS = 4
 
 
-def choose_weights(problem: ConvProblem, machine: Machine) -> WeightsPlan:
-    """Blocking for W: the candidate of the fewest predicted cycles."""
-    candidates = list(_candidates(problem, machine))
-    _, plan = min(candidates, key=lambda candidate: candidate[0])
+def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan]:
+    """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
+    candidates = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
     reasons = tuple(
         f"lanes along {other.lane_side}{' across groups' if other.spread else ''}: {cycles / 1e6:.3f} Mcycles predicted"
         for cycles, other in candidates
     )
-    plan = replace(plan, reasons=reasons)
-    if _sums_in_place(plan):
-        plan = replace(plan, direct=True)
-    size = SIZES[plan.compute]
-    return _share(_grow_windows(plan, size), size)
+    for _, plan in candidates:
+        plan = replace(plan, reasons=reasons, direct=_sums_in_place(plan))
+        size = SIZES[plan.compute]
+        yield _share(_grow_windows(plan, size), size)
 
 
 def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
