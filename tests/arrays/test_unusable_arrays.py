@@ -133,3 +133,12 @@ def test_a_tangle_of_strides_that_takes_too_long_counts_as_sharing(monkeypatch):
     out = np.lib.stride_tricks.as_strided(memory[1:], (1, 5, 6), (0, 4 * 40, 4 * 6))
     with pytest.raises(ArrayError, match="out and src share memory"):
         convgrad.convolution(one, np.ones((1, 6, 6), np.float32), out=out)
+
+
+@pytest.mark.parametrize("stride", [2**44, 2**57])
+def test_a_result_that_no_memory_holds_is_refused_before_anything_is_compiled(stride, monkeypatch):
+    monkeypatch.setattr("convgrad.arrays.call.kernel_for", None)
+    with pytest.raises(
+        ShapeError, match=r"^ConvTranspose: dst \[1, \d+, 4\] of f32 does not fit into memory \(.*\); make"
+    ):
+        convgrad.conv_transpose(X, W.reshape(3, 4, 2), strides=[stride])

@@ -13,7 +13,7 @@ import numpy as np
 
 from convgrad.arrays.view import View, dense_strides, output_view, refuse_overlap, span, view
 from convgrad.dtypes import FLOATING, SIZES, dtype_name, numpy_dtype
-from convgrad.errors import ArrayError, AttributeRuleError, DtypeError
+from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError
 from convgrad.problem.canonicalize import ROLES, canonicalize
 from convgrad.runtime import kernel_for
 from convgrad.spec.resolve import resolve
@@ -198,6 +198,8 @@ class Operation:
             output_shape=None if target is None else target.shape,
             auto_pad_rule=auto_pad_rule,
         )
+        if target is None:
+            _refuse_more_than_memory(self.op, self.schema.output, resolved.output_shape, out_dtype)
         strides = dense_strides(resolved.output_shape) if target is None else target.strides
         problem = canonicalize(
             resolved,
@@ -240,6 +242,17 @@ def one(dtype: np.dtype) -> ndarray:
 def known_one(array: Any) -> ndarray | None:
     """The one of the type of an array, if an earlier call made it."""
     return _ones.get(array.dtype) if type(array) is ndarray else None
+
+
+def _refuse_more_than_memory(op: str, name: str, shape: tuple[int, ...], dtype: str) -> None:
+    """Try, before anything is compiled, whether there is room for a result."""
+    try:
+        np.empty(shape, numpy_dtype(dtype))
+    except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
+        raise ShapeError(
+            f"{op}: {name} {list(shape)} of {dtype} does not fit into memory ({error}); make strides, pads or shapes "
+            "smaller"
+        ) from None
 
 
 def _common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
