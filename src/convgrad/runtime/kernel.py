@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import islice
 from typing import Any
 
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.plan.machine import Machine, current_machine
 from convgrad.problem.conv import ConvProblem
-from convgrad.runtime import cache, driver, jit, memory
+from convgrad.runtime import cache, decisions, driver, jit, memory
 from convgrad.runtime.threads import team
 
 KEEP_KERNELS = 4096  # the oldest is dropped then, and lives on for whoever still holds it
@@ -86,23 +88,33 @@ def kernel_for(problem: ConvProblem, machine: Machine | None = None) -> Kernel:
         with jit.LOCK:
             kernel = _kernels.get(key)
             if kernel is None:
-                kernel = _kernels[key] = build(problem, key[1], lower=_lower)
+                kernel = _kernels[key] = kernel_of_variant(*key, decisions.variant_of(*key))
                 if len(_kernels) > KEEP_KERNELS:
                     del _kernels[next(iter(_kernels))]
     return kernel
 
 
-def forget() -> None:
-    """Drop all kernels from memory, so that the next call looks on disk."""
+def kernel_of_variant(problem: ConvProblem, machine: Machine, variant: int) -> Kernel:
+    """The kernel of one of the variants of a plan: from disk, else compiled; not kept in memory."""
+    lower = partial(_lower, variant=variant) if variant else _lower
+    return build(problem, machine, lower=lower, variant=variant)
+
+
+def forget(problem: ConvProblem | None = None, machine: Machine | None = None) -> None:
+    """Drop the kernel of a problem, or all that memory holds, so that the next call looks on disk."""
     with jit.LOCK:
-        _kernels.clear()
+        if problem is None:
+            _kernels.clear()
+            decisions.forget_in_memory()
+        else:
+            _kernels.pop((problem, machine or current_machine()), None)
 
 
-def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], KernelModule]) -> Kernel:
-    """A kernel from the disk cache, else by way of `lower` and LLVM."""
+def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], KernelModule], variant: int = 0) -> Kernel:
+    """A kernel from the disk cache, else by way of `lower` and LLVM; `variant` tells kernels of one problem apart."""
     start = time.perf_counter()
     team.look_again()
-    key = cache.key_of("kernel", problem, machine)
+    key = cache.key_of(f"kernel {variant}" if variant else "kernel", problem, machine)
     entry = cache.read(key)
     module = _module_of(entry) if entry else None
     if entry and module:
@@ -114,11 +126,12 @@ def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], Ker
     return kernel
 
 
-def _lower(problem: ConvProblem, machine: Machine) -> KernelModule:
+def _lower(problem: ConvProblem, machine: Machine, variant: int = 0) -> KernelModule:
     from convgrad.codegen.lower import lower  # here, since a process whose kernels are all on disk needs neither
-    from convgrad.plan.choose import choose
+    from convgrad.plan.choose import choose, variants
 
-    return lower(choose(problem, machine))
+    plan = next(islice(variants(problem, machine), variant, None), None)  # None if there are not so many
+    return lower(plan or choose(problem, machine))
 
 
 def _notes(problem: Any, machine: Machine, module: KernelModule) -> dict[str, Any]:
