@@ -7,16 +7,18 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.blocks import LEAST_CHANNELS, LEAST_TASKS, SLAB_BYTES
+from convgrad.plan.blocks import LEAST_CHANNELS, SLAB_BYTES
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import best_row_tile
-from convgrad.plan.weights import WeightsPlan, window_axes
+from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem
 
 CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
 UNROLLED_WINDOWS = 4
+LEAST_SHARES = 16  # tasks; shares of rows and lanes are uneven
+MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side in a tile may cost; one by one they skip
 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan]:
@@ -46,15 +48,16 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         vectors=1, lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * (1 + problem.rank), chunks=1,
         lane_shares=1, row_shares=1, x_pixel_major=False,
     )  # fmt: skip
+    together = taps if _padding(base.axes[-1]) <= MOST_PADDING else 1
     for side, rows, across, other in (("y", c, k, "x"), ("x", k, c, "y")):
-        shape = best_row_tile(rows, taps, across, lanes, machine.registers, rows_shift=side == "y")
+        shape = best_row_tile(rows, together, taps, across, lanes, machine.registers, rows_shift=side == "y")
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
         yield groups * windows * shape.cycles + cost, replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
-        shape = best_row_tile(c, taps, groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
+        shape = best_row_tile(c, taps, taps, groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
         each = (MOVE if side_by_side else TURN if c == 1 else SCALAR) * k
         cost = elements["x"] * each + elements["y"] * (
@@ -64,6 +67,17 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
             base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,
             row_channels=shape.row_channels, tile_taps=shape.taps, unroll=UNROLLED_WINDOWS,
         )  # fmt: skip
+
+
+def _padding(axis: WindowAxis) -> float:
+    """Pairs of a window and a tap, per pair that meets x."""
+    pairs = 0
+    for r in range(axis.taps):
+        offset = axis.dilation * r - axis.low
+        first = max(0, -(offset // axis.stride))
+        last = min(axis.windows - 1, (axis.image - 1 - offset) // axis.stride)
+        pairs += max(0, last - first + 1)
+    return axis.windows * axis.taps / max(1, pairs)
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:
@@ -85,7 +99,7 @@ def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
     if plan.direct:
         block[-1] = plan.axes[-1].windows
         rows = prod(axis.windows for axis in plan.axes[:-1])
-        block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_TASKS)), max(1, MOST_WINDOWS // block[-1]))
+        block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_SHARES)), max(1, MOST_WINDOWS // block[-1]))
         return replace(plan, block=tuple(block))
     for n in reversed(range(len(block))):
         windows = plan.axes[n].windows
@@ -118,6 +132,6 @@ def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
     chunks = max(1, min(8, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
     plan = replace(plan, chunks=chunks)
     others = chunks * plan.bundles * plan.row_shares
-    if others * plan.lane_shares < LEAST_TASKS and not plan.spread:
-        plan = replace(plan, lane_shares=min(plan.lane_blocks, max(plan.lane_shares, -(-LEAST_TASKS // others))))
+    if others * plan.lane_shares < LEAST_SHARES and not plan.spread:
+        plan = replace(plan, lane_shares=min(plan.lane_blocks, max(plan.lane_shares, -(-LEAST_SHARES // others))))
     return plan

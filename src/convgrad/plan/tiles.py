@@ -137,15 +137,26 @@ class RowTile:
 
 
 def best_row_tile(
-    rows: int, taps: int, lane_channels: int, lanes: int, registers: int, *, rows_shift: bool, a_vector: bool = False
+    rows: int,
+    most_taps: int,
+    taps: int,
+    lane_channels: int,
+    lanes: int,
+    registers: int,
+    *,
+    rows_shift: bool,
+    a_vector: bool = False,
 ) -> RowTile:
-    """The cheapest tile for sums of outer products; taps multiply the rows where these shift, else the columns."""
+    """The cheapest tile for sums of outer products; taps multiply the rows where these shift, else columns.
+
+    A tile holds a divisor of `taps`, at most `most_taps`.
+    """
     best: RowTile | None = None
     for vectors in range(1, 5):
         if vectors > 1 and (vectors - 1) * lanes >= lane_channels:
             break
         blocks = -(-lane_channels // (vectors * lanes))
-        for together in (t for t in range(1, taps + 1) if taps % t == 0):
+        for together in (t for t in range(1, most_taps + 1) if taps % t == 0):
             columns = vectors if rows_shift else vectors * together
             most = most_rows(registers, columns) // (together if rows_shift else 1)
             for pieces in range(1, rows + 1):
