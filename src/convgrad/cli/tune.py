@@ -101,8 +101,10 @@ def _tune(args: argparse.Namespace) -> int:
     headings = ["problem", "operation", "variant", "predicted", "time", "chosen"]
     table = Table(headings, list(_rows(targets, found)), numbers=["predicted", "time"])
     changed = sum(tuned.chosen > 0 for tuned in found.values())
-    last = f"{changed} of {len(found)} faster than predicted"
-    show(report, as_json=args.json, text=[table, f"{last}; {'remembered' if kept else f'not remembered: {reason}'}"])
+    last = f"{changed} of {len(found)} faster in another variant than predicted"
+    if found:
+        last += "; remembered" if kept else f"; not remembered: {reason}"
+    show(report, as_json=args.json, text=[table, last])
     return 0
 
 
