@@ -10,7 +10,13 @@ import convgrad
 SOURCE = Path(convgrad.__file__).parent
 ROW = ("spec", "problem", "plan", "codegen", "runtime", "arrays", "operations")
 ANYWHERE = {"errors", "dtypes", "settings"}
-TOP = {"graph": {*ROW, "graph"}, "cli": {*ROW, "graph", "cli"}, "__main__": {"cli"}, "__init__": {"operations"}}
+TOP = {
+    "graph": {*ROW, "graph"},
+    "engines": {*ROW, "engines"},
+    "cli": {*ROW, "graph", "engines", "cli"},
+    "__main__": {"cli"},
+    "__init__": {"operations"},
+}
 HEAVY = ("llvmlite", "ml_dtypes", "torch", "jax", "rich")
 MODULES = sorted(SOURCE.rglob("*.py"))
 
