@@ -13,7 +13,8 @@ ANYWHERE = {"errors", "dtypes", "settings"}
 TOP = {
     "graph": {*ROW, "graph"},
     "engines": {*ROW, "engines"},
-    "cli": {*ROW, "graph", "engines", "cli"},
+    "drawing": {*ROW, "drawing"},
+    "cli": {*ROW, "graph", "engines", "drawing", "cli"},
     "__main__": {"cli"},
     "__init__": {"operations"},
 }
