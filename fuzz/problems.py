@@ -310,12 +310,12 @@ def check(case: Case, counts: Counts | None = None) -> None:
     """Run a case in every placement; a Failure says what is wrong."""
     counts = counts or Counts()
     counts.cases += 1
-    resolved = _resolved(case)
+    resolved = resolved_of(case)
     if case.isa:
         os.environ["CONVGRAD_ISA"] = case.isa
     else:
         os.environ.pop("CONVGRAD_ISA", None)
-    _forget()
+    forget()
     results = []
     for low, threads in ((False, 1), (True, 1), (False, case.threads)):
         set_num_threads(threads)
@@ -330,15 +330,16 @@ def check(case: Case, counts: Counts | None = None) -> None:
     counts.by.update([case.op, case.dtype, case.isa or "best", f"rank {len(case.shapes[0]) - 2}"])
 
 
-def _resolved(case: Case) -> Resolved | ConvError:
+def resolved_of(case: Case) -> Resolved | ConvError:
+    """What the specification makes of a case: numbers, or a mistake."""
     try:
         return resolve(case.op, case.attributes, case.shapes, shape_input=case.shape)
     except ConvError as error:
         return error
 
 
-def _forget() -> None:
-    """Every case compiles: kernels of other instruction sets, or of a broken compiler, are not its own."""
+def forget() -> None:
+    """Drop what calls remember, so that the next one compiles."""
     import convgrad.operations as operations
 
     kernel.forget()
@@ -349,20 +350,11 @@ def _forget() -> None:
 
 def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarray | None:
     """One call between guard pages; None if it was refused, as it had to be."""
-    rng = np.random.default_rng(case.seed)
-    dtype = numpy_dtype(case.dtype)
-    inputs = []
-    largest = _largest(case, resolved)
-    for shape, layout in zip(case.shapes, case.layouts, strict=True):
-        guarded = GuardedArray(shape, layout.strides(shape), dtype, low=low)
-        guarded.array[...] = rng.integers(-largest, largest + 1, shape)
-        guarded.block.freeze()
-        guarded.array.flags.writeable = False
-        inputs.append(guarded)
+    inputs, rng, largest = guarded_inputs(case, resolved, low=low)
     arrays = [guarded.array for guarded in inputs]
     if isinstance(resolved, ConvError):
         try:
-            _public(case, arrays, None)
+            call(case, arrays, None)
         except ConvError:
             return None
         raise Failure(f"the call takes what the specification refuses: {resolved}")
@@ -377,7 +369,7 @@ def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarra
             wanted = wanted + before
     with GuardedWorkspace() as workspace:
         workspace.low = low
-        result = _public(case, arrays, out and out.array)
+        result = call(case, arrays, out and out.array)
     if workspace.broken:
         raise Failure("; ".join(workspace.broken))
     with np.errstate(over="ignore"):  # f16 ends at 65504
@@ -385,6 +377,21 @@ def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarra
     if out is not None and not (result is out.array and out.untouched_beside()):
         raise Failure("bytes beside the elements of the output changed")
     return np.array(result, order="C")  # a copy: the memory of the output goes
+
+
+def guarded_inputs(
+    case: Case, resolved: Resolved | ConvError, *, low: bool = False
+) -> tuple[list[GuardedArray], np.random.Generator, int]:
+    """The inputs, which nobody can write to; where the random numbers go on, and the largest of them."""
+    rng, largest = np.random.default_rng(case.seed), _largest(case, resolved)
+    inputs = []
+    for shape, layout in zip(case.shapes, case.layouts, strict=True):
+        guarded = GuardedArray(shape, layout.strides(shape), numpy_dtype(case.dtype), low=low)
+        guarded.array[...] = rng.integers(-largest, largest + 1, shape)
+        guarded.block.freeze()
+        guarded.array.flags.writeable = False
+        inputs.append(guarded)
+    return inputs, rng, largest
 
 
 def _largest(case: Case, resolved: Resolved | ConvError) -> int:
@@ -399,7 +406,7 @@ def _largest(case: Case, resolved: Resolved | ConvError) -> int:
     return case.largest
 
 
-def _public(case: Case, arrays: list[np.ndarray], out: np.ndarray | None) -> np.ndarray:
+def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None) -> np.ndarray:
     """The call, as a user writes it."""
     keywords = case.attributes | {"out": out, "accumulate": case.accumulate and out is not None}
     if case.out_dtype and out is None:
