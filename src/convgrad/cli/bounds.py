@@ -7,7 +7,7 @@ this bound: up to 1 is correct, and most results are far below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd, isfinite, prod
 
 import numpy as np
@@ -34,6 +34,7 @@ class Check:
     checked: int  # elements
     elements: int  # of the result
     worst: tuple[int, ...]  # index of the largest error
+    errors: np.ndarray = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)  # of all checked
 
     @property
     def passed(self) -> bool:
@@ -73,7 +74,7 @@ def check(resolved: Resolved, problem: ConvProblem, inputs: list[np.ndarray], re
     error = errors_in_bounds(got, expected, sizes, terms=reduction_length(problem), problem=problem)
     place = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
     worst = np.unravel_index(place, result.shape) if indices is None else indices[place]
-    return Check(float(error.flat[place]), error.size, result.size, tuple(int(i) for i in worst))
+    return Check(float(error.flat[place]), error.size, result.size, tuple(int(i) for i in worst), error.ravel())
 
 
 def errors_in_bounds(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-# One layer in a line: `T` marks a transposed convolution; the name follows n. Sources: He et al. 2016 with the stride on
-# the 3x3 convolution; Radford et al. 2016; Ronneberger et al. 2015 with padded convolutions of 256 x 256 images; Sandler
-# et al. 2018; Kong et al. 2020 (V1, 32 frames); Liu et al. 2022.
+# One layer in a line: `T` marks a transposed convolution; the name follows n. Sources: He et al. 2016, with the stride
+# on the 3x3 convolution; Radford et al. 2016; Ronneberger et al. 2015, padded, on 256 x 256 images; Sandler et al.
+# 2018; Kong et al. 2020, V1 on 32 frames; Liu et al. 2022.
 _LAYERS = {
     "resnet50": """
         ic3ih224oc64oh112kh7sh2ph3nstem

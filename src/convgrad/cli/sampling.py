@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -25,14 +26,7 @@ def sample(shape: Sequence[int], count: int) -> np.ndarray:
 
 def define_at(resolved: Resolved, inputs: Sequence[np.ndarray], indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Float64 values of the output at some indices, and the sums of the absolute products."""
-    op = resolved.op
-    if op.endswith("BackwardWeights"):
-        image, window = inputs if op.startswith("Convolution") else reversed(inputs)
-        term = _WeightsElement(resolved, _grouped(resolved, image), _grouped(resolved, window))
-    elif op in ("Convolution", "ConvTransposeBackwardData"):
-        term = _WindowElement(resolved, _grouped(resolved, inputs[0]), _grouped_weights(resolved, inputs[1]))
-    else:
-        term = _ImageElement(resolved, _grouped(resolved, inputs[0]), _grouped_weights(resolved, inputs[1]))
+    term = _term(resolved, *inputs[:2])
     channel_axis = 1 if resolved.data_format == "NCX" else -1
     values, sizes = np.empty(len(indices)), np.empty(len(indices))
     for i, index in enumerate(indices.tolist()):
@@ -41,6 +35,27 @@ def define_at(resolved: Resolved, inputs: Sequence[np.ndarray], indices: np.ndar
         values[i] = np.sum(a * b) + bias
         sizes[i] = np.sum(np.abs(a) * np.abs(b)) + abs(bias)
     return values, sizes
+
+
+def factors_of(resolved: Resolved, shapes: Sequence[Sequence[int]], index: Sequence[int]) -> np.ndarray:
+    """Where the factors of every product in one element lie in the two inputs, as flat indices: (2, products)."""
+    numbers = [np.arange(prod(shape)).reshape(shape) for shape in shapes[:2]]
+    a, b = np.broadcast_arrays(*_term(resolved, *numbers).factors(index))
+    places = np.stack([a.ravel(), b.ravel()])
+    return places if _first_input_first(resolved) else places[::-1]
+
+
+def _first_input_first(resolved: Resolved) -> bool:
+    return resolved.op != "ConvTransposeBackwardWeights"
+
+
+def _term(resolved: Resolved, first: np.ndarray, second: np.ndarray) -> _Element:
+    op = resolved.op
+    if op.endswith("BackwardWeights"):
+        image, window = (first, second) if _first_input_first(resolved) else (second, first)
+        return _WeightsElement(resolved, _grouped(resolved, image), _grouped(resolved, window))
+    kind = _WindowElement if op in ("Convolution", "ConvTransposeBackwardData") else _ImageElement
+    return kind(resolved, _grouped(resolved, first), _grouped_weights(resolved, second))
 
 
 class _Element:

@@ -91,11 +91,10 @@ class Remote:
         """How the process ended; the next question starts a new one."""
         code = self._process.wait()
         self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        said = self._said.read().decode(errors="replace").strip().partition("\n")[0]
         self.close()
         how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        return f"the process died ({how})" + (f": {last[:200]}" if last else "")
+        return f"the process died ({how})" + (f": {said[:200]}" if said else "")
 
     def _signal(self, name: str) -> None:
         if hasattr(signal, name) and self._process is not None:
