@@ -14,6 +14,7 @@ LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 FETCH = 0.35  # cycles, not hidden, for a vector of B that comes from L2
 UNALIGNED = 2.0  # loads that a vector across cache lines counts for, on average
 PIXEL_SLOWDOWN = 1.25  # measured against the model, of tiles with vectors along outputs
+CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
 
@@ -31,26 +32,25 @@ def most_rows(registers: int, vectors: int, taps: int = 1) -> int:
     return (registers - taps * vectors - 1) // vectors
 
 
+def cuts(total: int, most: int) -> list[int]:
+    """Sizes of at most `most` that cut a total into equal pieces, up to rounding; the fewest pieces first."""
+    if total < 1 or most < 1:
+        return []
+    fewest = -(-total // most)
+    return list(dict.fromkeys(-(-total // pieces) for pieces in range(fewest, min(total, fewest + CUTS) + 1)))
+
+
 def splits(counts: Ints, most: int) -> Iterator[Ints]:
     """Ways to cut the innermost axes into tiles of at most `most` outputs; only axes inside of which all is whole."""
     if not counts:
         yield ()
         return
     *outer, inner = counts
-    seen = set()
-    for pieces in range(1, inner + 1):
-        size = -(-inner // pieces)
-        if size > most or size in seen:
-            continue
-        seen.add(size)
+    for size in cuts(inner, most):
         if size == inner:
             yield from ((*tile, size) for tile in splits(tuple(outer), max(1, most // size)))
         else:
             yield (*([1] * len(outer)), size)
-        if size == 1:
-            break
-        if len(seen) > 12:
-            break
 
 
 def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: int) -> TileShape:
@@ -83,7 +83,7 @@ def best_spread_tile(
         blocks = -(-channels // (vectors * lanes))
         kept = taps if registers > taps * vectors + 4 * vectors else 1
         most = most_rows(registers, vectors, kept)
-        for rows in {-(-inner // pieces) for pieces in range(-(-inner // most), inner + 1)}:
+        for rows in cuts(inner, most):
             reads = (rows - 1) * stride + taps if kept > 1 else rows * taps
             loads = (reads + taps) * vectors / taps
             tile = (*[1] * len(outer), rows)
@@ -98,7 +98,7 @@ def best_pixel_tile(counts: Ints, channels: int, depth: float, lanes: int, regis
     """The cheapest tile with vectors along the innermost axis."""
     best: TileShape | None = None
     *outer, inner = counts
-    for width in sorted({-(-channels // pieces) for pieces in range(1, channels + 1)}):
+    for width in cuts(channels, registers // 2):
         most = (registers - 2) // (width + 1)  # a row of B, a splat
         blocks = -(-channels // width)
         for vectors in range(1, most + 1):
@@ -159,17 +159,13 @@ def best_row_tile(
         for together in (t for t in range(1, most_taps + 1) if taps % t == 0):
             columns = vectors if rows_shift else vectors * together
             most = most_rows(registers, columns) // (together if rows_shift else 1)
-            for pieces in range(1, rows + 1):
-                channels = -(-rows // pieces)
-                if channels > most:
-                    continue
+            for channels in cuts(rows, most):
+                pieces = -(-rows // channels)
                 count = channels * (together if rows_shift else 1)
                 loads = columns + (count * columns if a_vector else count)
                 step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY) + FETCH * columns
                 cycles = pieces * blocks * taps // together * (step + 0.1)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)
-                if pieces > 1 and channels < 4:
-                    break
     assert best is not None
     return best
