@@ -120,9 +120,9 @@ def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
 def _fewer_rows(plan: WeightsPlan, size: int) -> WeightsPlan:
     """Share the row channels, and the lanes, among so many tasks that slabs fit the cache, down to some tiles each."""
     while size * plan.row_slab_size > SLAB_BYTES and not plan.spread and plan.share_rows >= 2 * LEAST_CHANNELS:
-        plan = replace(plan, row_shares=plan.row_shares + 1)
+        plan = replace(plan, row_shares=plan.row_shares + 1 + plan.row_shares // 16)
     while size * plan.lane_slab_size > SLAB_BYTES and plan.share_blocks > 1:
-        plan = replace(plan, lane_shares=plan.lane_shares + 1)
+        plan = replace(plan, lane_shares=plan.lane_shares + 1 + plan.lane_shares // 16)
     return plan
 
 

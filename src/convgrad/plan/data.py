@@ -223,6 +223,6 @@ class DataPlan:
             f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
             f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
-            f"{'written in place, ' if self.writes_in_place else ''}, {self.unroll} axes unrolled\n"
+            f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
