@@ -38,12 +38,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from convgrad.cli import doctor, draw, run, tune, verify
+    from convgrad.cli import bench, cache, doctor, draw, explain, repro, roofline, run, tune, verify
 
     parser = _Parser(prog="convgrad", description=__doc__, epilog="convgrad COMMAND --help shows examples of a command")
     parser.add_argument("--version", action="version", version=f"convgrad {convgrad.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
-    for module in (run, verify, draw, tune, doctor):
+    for module in (run, verify, explain, draw, bench, roofline, tune, repro, cache, doctor):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(
             name,

@@ -1,0 +1,49 @@
+"""The ceilings that commands compare with: measured now, or read from a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from convgrad.cli.display import Table
+from convgrad.engines.ceilings import Ceilings, from_dict, measure
+from convgrad.errors import FileFormatError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where ceilings come from."""
+    parser.add_argument(
+        "--peaks", metavar="FILE", help="ceilings, as `convgrad roofline --json` writes them; measured if not given"
+    )
+
+
+def ceilings(args: argparse.Namespace, threads: int | None) -> Ceilings:
+    """Of so many threads, or as many as calls use."""
+    if args.peaks is None:
+        return measure(threads)
+    try:
+        found = json.loads(Path(args.peaks).read_text())
+    except ValueError as error:
+        raise FileFormatError(f"{args.peaks}: not JSON: {error}") from error
+    read = from_dict(found, args.peaks)
+    if threads is not None and read.threads != threads:
+        raise FileFormatError(f"{args.peaks}: ceilings of {read.threads} threads, but {threads} are asked for")
+    return read
+
+
+def table(found: Ceilings) -> Table:
+    """What was measured."""
+    rows = [[f"{kind} multiply-adds", f"{value:.0f} GF/s", ""] for kind, value in found.gflops.items()]
+    for level in found.levels:
+        holds = "" if level is found.levels[-1] else f"up to {size(level.holds_bytes)}"
+        rows.append([f"reading from {level.name}", f"{level.gb_per_s:.0f} GB/s", holds])
+    return Table(["ceiling", "measured", "for"], rows, numbers=["measured"])
+
+
+def size(count: float) -> str:
+    """Bytes with three digits and their unit."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= scale:
+            return f"{count / scale:.3g} {unit}"
+    return f"{count:.0f} bytes"
