@@ -175,10 +175,11 @@ class _Main:
         """One block of lanes, straight to the output."""
         plan = self.plan
         solved = _lane_origin(plan, b, self.bundle, block, *self.out_strides[1:3])
-        source, target = at.scratch, b.at(at.of(self.output), solved, self.kind)
+        p = plan.problem
+        source, target = at.scratch, b.at(at.of(self.output), solved, STORAGE[p.out_dtype])
         if plan.reads_in_place:
             given = b.mul(_first_group(plan, b, self.bundle), self.in_strides[1])
-            source = b.at(at.of(self.input), given, self.kind)
+            source = b.at(at.of(self.input), given, STORAGE[p.dtype])
         self._sweep(b, at, source, target, block, 0, fresh=True)
 
     def _of_block(self, b: Builder, results: Value, first: Index, block: Index) -> Value:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.isa.base import ARITHMETIC
+from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.data import DataPlan
@@ -62,10 +62,18 @@ class Sweep:
         else:
             rows, c_rows = inputs, results
             columns = c_columns = range(0, plan.width, plan.lanes)
+        slab, out = self._dtypes()
+        of_slab = {"b_dtype": slab} if plan.pixels else {"a_dtype": slab}
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
-            c_columns=tuple(c_columns), a_vector=plan.spread,
+            c_columns=tuple(c_columns), a_vector=plan.spread, c_dtype=out, **of_slab,
         )  # fmt: skip
+
+    def _dtypes(self) -> tuple[str, str]:
+        """Of the slab and the result as they are stored."""
+        plan, p = self.plan, self.plan.problem
+        slab = p.dtype if plan.reads_in_place else plan.compute
+        return slab, p.out_dtype if plan.writes_in_place else plan.compute
 
     # --- phases
 
@@ -226,12 +234,13 @@ class Sweep:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
         channel = self._reduction(0, self.channels, plan.slab_strides[1], plan.width)
-        operands = [b.at(self.slab, spot.slab, self.kind), b.at(self.weights, spot.weights, self.kind)]
+        slab, out = (STORAGE[dtype] for dtype in self._dtypes())
+        operands = [b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)]
         taps = spot.unrolled
         if plan.pixels:
             operands.reverse()
             taps = tuple((w, x) for x, w in taps)
-        target = b.at(self.results, spot.result, self.kind)
+        target = b.at(self.results, spot.result, out)
         tile.emit(b, *operands, target, [*spot.sums, channel], self._start(tile) if self.fresh else None, taps)
 
     def _start(self, tile: Tile) -> list[Value]:

@@ -50,6 +50,7 @@ class _Sums:
         self.lane_tensor, self.row_tensor = ("y", "x") if plan.rows_shift else ("x", "y")
         self.tensor_strides = p.strides
         self.blocks = prod(plan.block_grid)
+        self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
         self.tile = self._tile()
 
     def _tile(self) -> Tile:
@@ -63,6 +64,7 @@ class _Sums:
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
+            a_dtype=self.slab_dtype, b_dtype=self.slab_dtype,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
             c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
             columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
@@ -101,7 +103,7 @@ class _Sums:
         plan = self.plan
         first = _first_group(plan, b, self.bundle)
         rows, lanes = (
-            b.at(at.of(tensor), b.mul(first, self.tensor_strides[tensor][1]), self.kind)
+            b.at(at.of(tensor), b.mul(first, self.tensor_strides[tensor][1]), STORAGE[plan.problem.dtype])
             for tensor in (self.row_tensor, self.lane_tensor)
         )
         self._sweep(b, rows, lanes, self.first_block, starts)
@@ -273,8 +275,8 @@ class _Sums:
             rest = b.sub(plan.row_count, self.first_row)
 
             def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift[0], b.mul(row, row_channel)), self.kind)
-                x = b.at(vectors, shift[1], self.kind)
+                a = b.at(rows, b.add(shift[0], b.mul(row, row_channel)), STORAGE[self.slab_dtype])
+                x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
                 place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
                 tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None)
 

@@ -48,7 +48,9 @@ def _reads_in_place(plan: DataPlan) -> bool:
     """Whether whole vectors can be read from the input and written to the output as they lie in memory."""
     p, axes = plan.problem, plan.axes
     given, solved = (p.x_strides, p.y_strides) if plan.solves_y else (p.y_strides, p.x_strides)
-    if p.accumulate or not p.dtype == p.out_dtype == plan.compute or plan.pixels or max(plan.tile[:-1]) > 1:
+    if p.accumulate or plan.pixels or max(plan.tile[:-1]) > 1:
+        return False
+    if p.dtype != plan.compute and not plan.spread:  # scalars would be converted again and again
         return False
     if plan.i_blocks > 1 or len(axes[-1].phases) > MOST_KNOWN_PHASES or axes[-1].count < plan.tile[-1]:
         return False
@@ -62,7 +64,7 @@ def _writes_in_place(plan: DataPlan) -> bool:
     """Whether whole vectors can be written to the output as it lies in memory."""
     p = plan.problem
     solved = p.y_strides if plan.solves_y else p.x_strides
-    if p.accumulate or p.out_dtype != plan.compute or plan.i_blocks > 1:
+    if p.accumulate or plan.i_blocks > 1:
         return False
     for n, axis in enumerate(plan.axes):
         span = plan.span(n)

@@ -83,7 +83,7 @@ def _padding(axis: WindowAxis) -> float:
 def _sums_in_place(plan: WeightsPlan) -> bool:
     """Whether whole vectors can be read from x and y as they lie in memory."""
     p = plan.problem
-    if not (plan.spread and p.x_channels == p.y_channels == 1 and p.dtype == plan.compute):
+    if not (plan.spread and p.x_channels == p.y_channels == 1):
         return False
     return (
         p.x_strides[1] == p.y_strides[1] == 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.base import ARITHMETIC, Isa
+from convgrad.codegen.isa.base import STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -49,6 +49,9 @@ class Tile:
     c_rows: tuple[int, ...]
     c_columns: tuple[int, ...]
     a_vector: bool = False
+    a_dtype: str = ""  # of storage, where an operand is read or written as it lies in the caller's memory
+    b_dtype: str = ""
+    c_dtype: str = ""
     unroll: int = 1  # steps of the innermost reduction that are written out together
 
     def emit(
@@ -56,12 +59,12 @@ class Tile:
         taps: Sequence[tuple[int, int]] = ((0, 0),),
     ) -> None:  # fmt: skip
         """Update the tile at c; with `first`, start from these (per row and column) instead of from memory."""
-        kind = ARITHMETIC[self.compute]
+        kind, dtype = self._kind(self.c_dtype), self.c_dtype or self.compute
         lanes = self.isa.lanes(self.compute)
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
         if first is None:
             tile = {
-                (r, v): self.isa.load(b, self.compute, b.at(c, self.c_rows[r] + self.c_columns[v], kind), lanes)
+                (r, v): self.isa.load(b, dtype, b.at(c, self.c_rows[r] + self.c_columns[v], kind), lanes)
                 for r, v in places
             }
         else:
@@ -69,20 +72,20 @@ class Tile:
         if taps:
             tile = self._reduce(b, a, x, tile, _joined(reductions), taps)
         for r, v in places:
-            self.isa.store(b, self.compute, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
+            self.isa.store(b, dtype, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]]
     ) -> Sums:
         if not reductions:
             return self._rank_one(b, a, x, tile, taps)
-        axis, kind = reductions[0], ARITHMETIC[self.compute]
+        axis = reductions[0]
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
         def body(i: Index, now: Sums) -> Sums:
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
-            here, there = b.at(a, b.mul(i, axis.a_step), kind), b.at(x, moved, kind)
+            here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
             return self._reduce(b, here, there, now, reductions[1:], taps)
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
@@ -91,30 +94,31 @@ class Tile:
         self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Sequence[tuple[int, int]]
     ) -> Sums:
         """The innermost reduction, some steps at a time, then what is left."""
-        kind, step = ARITHMETIC[self.compute], axis.b_step
+        step = axis.b_step
         assert isinstance(step, int)
         many = [(u * axis.a_step + p, u * step + q) for u in range(self.unroll) for p, q in taps]
         whole = b.mul(b.floor_div(b.sub(axis.stop, axis.start), self.unroll), self.unroll)
         middle = b.maximum(b.add(axis.start, whole), axis.start)
 
         def body(i: Index, now: Sums, written: Sequence[tuple[int, int]]) -> Sums:
-            here, there = b.at(a, b.mul(i, axis.a_step), kind), b.at(x, b.mul(i, step), kind)
+            here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, b.mul(i, step))
             return self._rank_one(b, here, there, now, written)
 
         tile = b.loop(axis.start, middle, lambda i, now: body(i, now, many), step=self.unroll, carried=tile, name="k")
         return b.loop(middle, axis.stop, lambda i, now: body(i, now, taps), carried=tile, name="rest")
 
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]]) -> Sums:
-        kind, lanes = ARITHMETIC[self.compute], self.isa.lanes(self.compute)
+        lanes = self.isa.lanes(self.compute)
+        a_dtype, b_dtype = self.a_dtype or self.compute, self.b_dtype or self.compute
 
         def of_a(offset: int) -> Value:
-            address = b.at(a, offset, kind)
+            address = self._at_a(b, a, offset)
             if self.a_vector:
-                return self.isa.load(b, self.compute, address, lanes)
-            return self.isa.splat(b, self.isa.load(b, self.compute, address), lanes)
+                return self.isa.load(b, a_dtype, address, lanes)
+            return self.isa.splat(b, self.isa.load(b, a_dtype, address), lanes)
 
         def of_b(offset: int) -> Value:
-            return self.isa.load(b, self.compute, b.at(x, offset, kind), lanes)
+            return self.isa.load(b, b_dtype, self._at_b(b, x, offset), lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
         tile = dict(tile)
@@ -126,6 +130,15 @@ class Tile:
             if not self._kept(taps, 1):
                 get_b.cache_clear()
         return tile
+
+    def _kind(self, dtype: str) -> str:
+        return STORAGE[dtype or self.compute]
+
+    def _at_a(self, b: Builder, base: Value, offset: Index) -> Value:
+        return b.at(base, offset, self._kind(self.a_dtype))
+
+    def _at_b(self, b: Builder, base: Value, offset: Index) -> Value:
+        return b.at(base, offset, self._kind(self.b_dtype))
 
     def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
         lanes = self.isa.lanes(self.compute)
