@@ -121,13 +121,14 @@ class Tile:
             return self.isa.load(b, b_dtype, self._at_b(b, x, offset), lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
+        shared = self._shared(taps)
         tile = dict(tile)
-        for step in self._steps(taps):
+        for step in self._steps(taps, shared):
             for a_offset, b_offset, r, v in step:
                 tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
-            if not self._kept(taps, 0):
+            if shared != 1:  # only what the shared operand meets again and again stays in registers
                 get_a.cache_clear()
-            if not self._kept(taps, 1):
+            if shared != 0:
                 get_b.cache_clear()
         return tile
 
@@ -163,13 +164,8 @@ class Tile:
                 return side
         return None
 
-    def _kept(self, taps: Sequence[tuple[int, int]], side: int) -> bool:
-        """Whether an operand, once read, stays in a register for the steps to come."""
-        return self._shared(taps) == 1 - side
-
-    def _steps(self, taps: Sequence[tuple[int, int]]) -> list[list[Product]]:
+    def _steps(self, taps: Sequence[tuple[int, int]], shared: int | None) -> list[list[Product]]:
         """Products in the order of arithmetic: by place of the shared operand, else tap by tap."""
-        shared = self._shared(taps)
         if shared is None:
             return [self._products([tap]) for tap in taps]
         by_place: dict[int, list[Product]] = {}
