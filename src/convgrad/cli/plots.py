@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from collections.abc import Sequence
+from math import atan2, degrees
 from pathlib import Path
 from typing import Any
 
@@ -122,15 +123,16 @@ def roofline(path: str, ceilings: Ceilings, results: Sequence[Result], *, title:
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     points = [(_intensity(result), result.gflops(OURS), result) for result in results]
     points = [(x, y, result) for x, y, result in points if y]
     kinds = {"f64" if result.job.task.dtype == "f64" else "f32" for *_, result in points} or {"f32"}
     peak = max(ceilings.gflops[kind] for kind in kinds)
     ridges = [peak / level.gb_per_s for level in ceilings.levels]
-    left = min([min(ridges) / 4, *(x / 1.6 for x, *_ in points)])
+    left = min([min(ridges) / 2.5, *(x / 1.6 for x, *_ in points)])
     right = max([max(ridges) * 4, *(x * 1.6 for x, *_ in points)])
-    bottom = min([peak / 40, *(y / 1.8 for _, y, _ in points)])
+    bottom = min([peak / 20, *(y / 1.8 for _, y, _ in points)])
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.5, 6.2), layout="constrained")
         axis = figure.subplots()
@@ -138,16 +140,23 @@ def roofline(path: str, ceilings: Ceilings, results: Sequence[Result], *, title:
         axis.set_xlabel("arithmetic intensity: operations per byte of inputs and result, each moved once")
         axis.set_ylabel("GF/s")
         axis.grid(color=ROOF, linewidth=0.6)
-        _ceilings(axis, ceilings, kinds, (left, right), bottom)
+        _ceilings(axis, ceilings, kinds, (left, right))
         for x, y, result in points:
             roof = result.job.problem.flops / result.bound / 1e9
             axis.plot([x, x], [y, roof], color=OPERATIONS[result.job.op], linewidth=0.7, alpha=0.45, zorder=2)
             axis.scatter([x], [y], s=42, color=OPERATIONS[result.job.op], edgecolors="white", linewidths=0.7, zorder=4)
         ops = dict.fromkeys(result.job.op for *_, result in points)
         marks = [Line2D([], [], linestyle="", marker="o", color=OPERATIONS[op], markersize=7, label=op) for op in ops]
+        marks += [Line2D([], [], color=FAINT, linewidth=0.9, label="what is missing to its bound")] if marks else []
         if marks:
             axis.legend(handles=marks, loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
         axis.set_title(title, loc="left", fontweight="bold")
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            ticks.set_minor_locator(NullLocator())
+        figure.draw_without_rendering()
+        _name_levels(axis, ceilings)
         _name_points(figure, axis, points)
         _save(figure, path)
 
@@ -156,7 +165,7 @@ def _intensity(result: Result) -> float:
     return result.job.problem.flops / result.job.bytes_moved
 
 
-def _ceilings(axis: Any, ceilings: Ceilings, kinds: set[str], across: tuple[float, float], bottom: float) -> None:
+def _ceilings(axis: Any, ceilings: Ceilings, kinds: set[str], across: tuple[float, float]) -> None:
     left, right = across
     peak = max(ceilings.gflops[kind] for kind in kinds)
     for kind in sorted(kinds):
@@ -170,32 +179,44 @@ def _ceilings(axis: Any, ceilings: Ceilings, kinds: set[str], across: tuple[floa
     for level in ceilings.levels:
         ridge = peak / level.gb_per_s
         axis.plot([left, ridge], [left * level.gb_per_s, peak], color=FAINT, linewidth=1.2, zorder=2)
-        at = max(left, bottom / level.gb_per_s) * 1.12
+
+
+def _name_levels(axis: Any, ceilings: Ceilings) -> None:
+    """Along each slope, from where it enters the picture; its angle is known once the axes have their place."""
+    left, bottom = axis.get_xlim()[0], axis.get_ylim()[0]
+    for level in ceilings.levels:
+        at = max(left, bottom / level.gb_per_s) * 1.15
+        ends = [axis.transData.transform((x, x * level.gb_per_s)) for x in (at, 10 * at)]
+        (x, y), (further, higher) = ends
         axis.annotate(
-            f"{level.name} {level.gb_per_s:.0f} GB/s", (at, at * level.gb_per_s), xytext=(0, 4),
-            textcoords="offset points", rotation=45, rotation_mode="anchor", transform_rotates_text=True, fontsize=8.5,
-            color="#555555",
+            f"{level.name} {level.gb_per_s:.0f} GB/s", (at, at * level.gb_per_s), xytext=(-3, 4),
+            textcoords="offset points", rotation=degrees(atan2(higher - y, further - x)), rotation_mode="anchor",
+            fontsize=8.5, color="#555555",
         )  # fmt: skip
 
 
 def _name_points(figure: Any, axis: Any, points: Sequence[tuple[float, float, Result]]) -> None:
-    """The layer beside its dot, where there is room: a name that would cover another one or a dot is left out."""
-    figure.draw_without_rendering()
+    """The layer beside its dot, where there is room; those farthest below their bound come first."""
+    from matplotlib.patheffects import withStroke
+
+    halo = [withStroke(linewidth=2, foreground="white")]
     taken = [_box(axis.transData.transform((x, y)), 0, 0, 9, 9) for x, y, _ in points]
     scale = figure.dpi / 72
-    for x, y, result in points:
+    for x, y, result in sorted(points, key=lambda point: point[2].roof(OURS) or 0.0):
         words = result.job.label if len(result.job.label) < 24 else result.job.label[:22] + "…"
         place = axis.transData.transform((x, y))
         wide, high = 5.0 * len(words) * scale, 9 * scale
-        for dx, dy, align in ((6, -3, "left"), (-6, -3, "right"), (0, 7, "center"), (0, -13, "center")):
+        peak = axis.transData.transform((x, result.job.problem.flops / result.bound / 1e9))[1]
+        for dx, dy, align in ((6, -3, "left"), (-6, -3, "right"), (0, -13, "center")):
             shift = {"left": wide / 2, "right": -wide / 2, "center": 0}[align]
             box = _box(place, dx * scale + shift, dy * scale + high / 2, wide, high)
-            inside = axis.bbox.x0 < box[0] and box[2] < axis.bbox.x1 and box[1] > axis.bbox.y0
+            inside = axis.bbox.x0 < box[0] and box[2] < axis.bbox.x1 and axis.bbox.y0 < box[1] and box[3] < peak
             if inside and not any(_overlap(box, other) for other in taken if other[4] != box[4] or align == "center"):
                 taken.append(box)
                 axis.annotate(
-                    words, (x, y), xytext=(dx, dy), textcoords="offset points", ha=align, fontsize=7.5, color=INK
-                )
+                    words, (x, y), xytext=(dx, dy), textcoords="offset points", ha=align, fontsize=7.5, color=INK,
+                    path_effects=halo, zorder=5,
+                )  # fmt: skip
                 break
 
 
