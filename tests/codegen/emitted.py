@@ -1,0 +1,58 @@
+"""Functions and kernels straight from the emitters, compiled and called without the runtime's caches or threads."""
+
+import ctypes
+import functools
+
+import pytest
+
+from codegen.buffers import Buffer
+from convgrad.codegen.ir import Builder, Module
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.module import CALL_FIELDS
+from convgrad.plan.machine import available_isas, machine_for
+from convgrad.runtime import jit
+
+HOST_ISAS = available_isas()
+each_isa = pytest.mark.parametrize("isa", HOST_ISAS)
+
+_CTYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64}
+
+
+def compile_function(isa, arguments, body):
+    """A callable of the function that `body(builder, *arguments)` writes; arguments are types, ptr or i64."""
+    machine = machine_for(isa)
+    module = Module()
+    builder = Builder(module, "f", [(type_, f"a{n}") for n, type_ in enumerate(arguments)], exported=True)
+    body(builder, *builder.arguments)
+    builder.finish()
+    addresses, keep = jit.load(jit.compile_ir(str(module), machine), ("f",))
+    call = ctypes.CFUNCTYPE(None, *(_CTYPES[type_] for type_ in arguments))(addresses["f"])
+    call.keep = keep
+    return call
+
+
+@functools.cache
+def cached_function(isa, arguments, write, *parameters):
+    """The same, remembered; `write(isa emitter, builder, arguments, *parameters)`."""
+    return compile_function(isa, arguments, lambda b, *a: write(ISAS[isa], b, a, *parameters))
+
+
+def run_here(module, machine, places, *, low=False):
+    """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
+
+    `places` are addresses of the elements zero of x, w, y and bias.
+    """
+    symbols = tuple(stage.symbol for stage in module.stages)
+    addresses, keep = jit.load(jit.compile_ir(module.ir, machine), symbols)
+    shared = Buffer(-(-module.shared_bytes // 64) * 64, low=low)
+    assert module.scratch_bytes % 64 == 0
+    scratch = Buffer(module.scratch_bytes, low=low)
+    fields = dict(zip(("x", "w", "y", "bias"), places, strict=True))
+    fields |= {"shared": shared.address, "scratch": scratch.address}
+    for stage in module.stages:
+        call = (ctypes.c_int64 * len(CALL_FIELDS))(*(fields.get(name, 0) for name in CALL_FIELDS))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[stage.symbol])(ctypes.addressof(call))
+        assert call[CALL_FIELDS.index("tasks")] >= stage.tasks, f"{stage.symbol} left tasks behind"
+        assert shared.redzone_is_whole(), f"{stage.symbol} wrote beside the shared memory"
+        assert scratch.redzone_is_whole(), f"{stage.symbol} wrote beside the scratch"
+    del keep

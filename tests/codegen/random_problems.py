@@ -1,0 +1,222 @@
+"""Problems at random, and the check that a kernel solves one exactly."""
+
+from dataclasses import fields, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from codegen.buffers import StridedArray
+from codegen.emitted import run_here
+from convgrad.codegen.lower import lower
+from convgrad.dtypes import COMPUTE, numpy_dtype
+from convgrad.plan.choose import variants
+from convgrad.plan.data import DataPlan
+from convgrad.plan.machine import machine_for
+from convgrad.problem.conv import ConvProblem, Unknown
+
+CHANNELS = (1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
+MOST_PRODUCTS = 150_000
+
+
+# --- the oracle
+
+
+def solve(problem, x, w, y):
+    """The unknown in float64: one contraction per tap over the windows that meet the image."""
+    letters = "pqrstu"[: problem.rank]
+    result = np.zeros(problem.shapes[problem.unknown.value])
+    for tap in product(*map(range, problem.taps)):
+        windows, pixels = [], []
+        for n, r in enumerate(tap):
+            p = np.arange(problem.y_extent[n])
+            q = problem.stride[n] * p + problem.dilation[n] * r - problem.pad_low[n]
+            meets = (q >= 0) & (q < problem.x_extent[n])
+            windows.append(p[meets])
+            pixels.append(q[meets])
+        at_x = (slice(None),) * 3, np.ix_(*pixels)
+        at_y = (slice(None),) * 3, np.ix_(*windows)
+        at_w = (slice(None),) * 3 + tap
+        if problem.unknown is Unknown.Y:
+            part = np.einsum(f"ngc{letters},gkc->ngk{letters}", x[at_x[0] + at_x[1]], w[at_w])
+            result[at_y[0] + at_y[1]] += part
+        elif problem.unknown is Unknown.X:
+            part = np.einsum(f"ngk{letters},gkc->ngc{letters}", y[at_y[0] + at_y[1]], w[at_w])
+            result[at_x[0] + at_x[1]] += part  # a tap meets every pixel once
+        else:
+            result[at_w] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x[at_x[0] + at_x[1]], y[at_y[0] + at_y[1]])
+    return result
+
+
+# --- the check
+
+
+def check(problem, isa, *, variant=0, seed=0, low=False, alter=None, run=run_here):
+    """Assert that the kernel of a plan gives the exact result and touches nothing else; failures rebuild themselves.
+
+    `variant` counts the ways to lay out vectors, best first; `alter` seeds a change of the plan's blocks.
+    """
+    machine = machine_for(isa)
+    plans = list(variants(problem, machine))
+    plan = plans[variant % len(plans)]
+    if alter is not None:
+        plan = altered(plan, np.random.default_rng(alter))
+    line = f"check({rebuilding(problem)}, {isa!r}, variant={variant}, seed={seed}, low={low}, alter={alter})"
+    try:
+        _check(problem, plan, machine, seed, low, run)
+    except AssertionError as error:
+        raise AssertionError(f"{line}\n{plan}\n{error}") from None
+    return plan
+
+
+def _check(problem, plan, machine, seed, low, run):
+    rng = np.random.default_rng(seed)
+    unknown = problem.unknown.value
+    arrays, values = {}, {}
+    for name, shape in problem.shapes.items():
+        dtype = numpy_dtype(problem.out_dtype if name == unknown else problem.dtype)
+        array = arrays[name] = StridedArray(shape, problem.strides[name], dtype, low=low)
+        if name != unknown or problem.accumulate:
+            array.view[...] = rng.integers(-2, 3, shape).astype(dtype)
+            values[name] = array.view.astype(np.float64)
+    start = values.pop(unknown, 0.0)
+    exact = start + solve(problem, **({"x": None, "w": None, "y": None} | values))
+    bias = None
+    if problem.bias:
+        groups, channels = problem.shapes[unknown][1:3]
+        bias = StridedArray((groups * channels,), (problem.bias_stride,), numpy_dtype(problem.dtype), low=low)
+        bias.view[...] = rng.integers(-2, 3, groups * channels).astype(bias.view.dtype)
+        exact += bias.view.astype(np.float64).reshape(groups, channels, *[1] * problem.rank)
+    given = [array for name, array in arrays.items() if name != unknown] + ([bias] if bias else [])
+    before = [array.buffer.inside.copy() for array in given]
+    places = [*(arrays[name].address for name in "xwy"), bias.address if bias else 0]
+    run(lower(plan), machine, places, low=low)
+    for array, held in zip(given, before, strict=True):
+        assert np.array_equal(array.buffer.inside, held), "an input was written to"
+    result = arrays[unknown]
+    np.testing.assert_array_equal(
+        result.view.astype(np.float64), exact.astype(np.float32).astype(result.view.dtype).astype(np.float64)
+    )
+    assert result.only_elements_changed(), "something was written beside the elements of the result"
+
+
+def rebuilding(problem):
+    """Python that makes an equal problem."""
+    text = (f"{field.name}={getattr(problem, field.name)!r}" for field in fields(problem) if field.name != "unknown")
+    return f"ConvProblem(unknown=Unknown.{problem.unknown.name}, {', '.join(text)})"
+
+
+# --- plans, changed
+
+
+def altered(plan, rng):
+    """The plan with other blocks, shares and chunks, as the planner would choose for larger problems."""
+    return _altered_data(plan, rng) if isinstance(plan, DataPlan) else _altered_weights(plan, rng)
+
+
+def _altered_data(plan, rng):
+    changes = {"blocks_per_task": int(rng.integers(1, plan.lane_blocks + 1))}
+    if not plan.reads_in_place:
+        most = [-(-axis.count // tile) for axis, tile in zip(plan.axes, plan.tile, strict=True)]
+        changes["block"] = tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, plan.tile, strict=True))
+        changes["writes_in_place"] = False
+        if not plan.spread:
+            changes["i_block"] = int(rng.integers(1, max(1, plan.in_channels) + 1))
+            changes["pixel_major"] = bool(rng.integers(2)) and not plan.pixels
+    return replace(plan, **changes)
+
+
+def _altered_weights(plan, rng):
+    block = list(plan.block)
+    for n in range(len(block) - (1 if plan.direct else 0)):
+        block[n] = int(rng.integers(1, max(1, plan.axes[n].windows) + 1))
+    changed = replace(plan, block=tuple(block), unroll=int(rng.integers(1, 5)))
+    changed = replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
+    if not plan.spread:
+        tiles = -(-plan.row_count // plan.row_channels)
+        changed = replace(
+            changed,
+            lane_shares=int(rng.integers(1, max(1, plan.lane_blocks) + 1)),
+            row_shares=int(rng.integers(1, max(1, tiles) + 1)),
+            x_pixel_major=bool(rng.integers(2)),
+        )
+    return changed
+
+
+# --- problems
+
+
+def random_problem(rng):
+    """Any unknown, one to four axes, all types and strides; small enough for the oracle."""
+    while True:
+        problem = _draw(rng)
+        taps = prod(problem.taps) * prod(problem.y_extent)
+        products = taps * problem.batch * problem.groups * problem.x_channels * problem.y_channels
+        if products <= MOST_PRODUCTS and all(map(prod, problem.shapes.values())):
+            return problem
+
+
+def _draw(rng):
+    def pick(*choices):
+        return choices[rng.integers(len(choices))]
+
+    unknown = pick(*Unknown)
+    rank = pick(1, 1, 2, 2, 2, 3, 4)
+    groups = pick(1, 1, 1, 2, 3, 5, 16, 17, 33)
+    few = groups > 5
+    channels = (1, 1, 2, 3) if few else CHANNELS
+    c, k = (1, 1) if few and rng.integers(2) else (pick(*channels), pick(*channels))
+    axes = [_axis(rng, 6 if rank > 2 else 20 if rank == 2 else 70) for _ in range(rank)]
+    x_extent, y_extent, taps, stride, dilation, low = zip(*axes, strict=True)
+    batch = pick(1, 1, 2, 3)
+    shapes = {
+        "x": (batch, groups, c, *x_extent),
+        "w": (groups, k, c, *taps),
+        "y": (batch, groups, k, *y_extent),
+    }
+    dtype = pick("f32", "f32", "f32", "bf16", "f16", "f64")
+    strides = {name: strides_for(rng, name, shape, name == unknown.value) for name, shape in shapes.items()}
+    return ConvProblem(
+        unknown=unknown, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=x_extent, y_extent=y_extent,
+        taps=taps, stride=stride, dilation=dilation, pad_low=low,
+        x_strides=strides["x"], w_strides=strides["w"], y_strides=strides["y"],
+        dtype=dtype, out_dtype=pick(dtype, dtype, "f32") if COMPUTE[dtype] == "f32" else dtype,
+        bias=unknown is not Unknown.W and pick(False, False, True), bias_stride=pick(1, 1, 2, -1, 0),
+        accumulate=pick(False, False, True),
+    )  # fmt: skip
+
+
+def _axis(rng, most):
+    """Extents that fit a kernel, or nearly, with pads up to beyond the kernel."""
+    taps, stride, dilation = int(rng.integers(1, 5)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    if rng.integers(2):
+        stride = dilation = 1
+    reach = dilation * (taps - 1) + 1
+    windows = int(rng.integers(1, max(2, most // stride)))
+    low = int(rng.integers(0, reach + 3)) if rng.integers(4) == 0 else int(rng.integers(0, reach // 2 + 1))
+    high = int(rng.integers(0, reach + 3)) if rng.integers(4) == 0 else int(rng.integers(0, reach // 2 + 1))
+    image = max(1, stride * (windows - 1) + reach - low - high + int(rng.integers(0, stride)))
+    return image, windows, taps, stride, dilation, low
+
+
+def strides_for(rng, name, shape, solved):
+    """Dense in one of the usual orders, or any order with gaps, backwards axes and, for inputs, repeated ones."""
+    axes = list(range(len(shape)))
+    usual = [axes, [0, *axes[3:], 1, 2], [1, *axes[3:], 0, 2] if name == "x" else [*axes[3:], 2, 0, 1]]
+    kind = rng.integers(5)
+    if kind < 3:
+        return strides_in(usual[kind], shape)
+    order = list(map(int, rng.permutation(axes)))
+    gaps = [int(g) for g in rng.choice([1, 1, 1, 2], len(shape))]
+    signs = [int(s) for s in rng.choice([1, 1, 1, -1] if solved else [1, 1, 1, -1, 0], len(shape))]
+    return tuple(s * sign for s, sign in zip(strides_in(order, shape, gaps), signs, strict=True))
+
+
+def strides_in(order, shape, gaps=None):
+    """Strides of an array whose axes lie in this order, outermost first."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        step *= gaps[axis] if gaps else 1
+        strides[axis] = step
+        step *= max(1, shape[axis])
+    return tuple(strides)

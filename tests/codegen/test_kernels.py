@@ -1,0 +1,230 @@
+"""Whole kernels of every instruction set, each forced, on whole numbers: a result is right or wrong."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from codegen.emitted import HOST_ISAS, each_isa
+from codegen.random_problems import check, random_problem, strides_in
+from convgrad.plan.choose import choose
+from convgrad.plan.data import DataPlan
+from convgrad.plan.machine import machine_for
+from convgrad.problem.conv import ConvProblem, Unknown
+
+X, W, Y = Unknown.X, Unknown.W, Unknown.Y
+ROUNDS, EACH = 8, 20  # of random problems
+
+
+def problem_of(
+    unknown, image, windows, taps, *, channels=(5, 7), groups=1, batch=1, stride=1, dilation=1, low=0, layout="NCX",
+    **others,
+):  # fmt: skip
+    """A dense problem in one of the usual layouts; scalars hold for every axis."""
+    rank = len(image)
+    c, k = channels
+    shapes = {
+        "x": (batch, groups, c, *image),
+        "w": (groups, k, c, *taps),
+        "y": (batch, groups, k, *windows),
+    }
+    spatial = tuple(range(3, 3 + rank))
+    orders = {
+        "NCX": {"x": (0, 1, 2, *spatial), "w": (0, 1, 2, *spatial), "y": (0, 1, 2, *spatial)},
+        "NXC": {"x": (0, *spatial, 1, 2), "w": (*spatial, 2, 0, 1), "y": (0, *spatial, 1, 2)},
+    }[layout]
+
+    def each(value):
+        return value if isinstance(value, tuple) else (value,) * rank
+
+    return ConvProblem(
+        unknown=unknown, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=image, y_extent=windows,
+        taps=taps, stride=each(stride), dilation=each(dilation), pad_low=each(low),
+        **{f"{name}_strides": strides_in(orders[name], shapes[name]) for name in shapes}, **others,
+    )  # fmt: skip
+
+
+# --- named problems
+
+
+SAME = {"low": 1}  # pads of a 3-tap kernel that keep the extent
+EDGES = {
+    "no input channels of a result side": problem_of(Y, (9,), (9,), (3,), channels=(0, 4), low=1),
+    "no window channels of an image side": problem_of(X, (9,), (9,), (3,), channels=(4, 0), low=1),
+    "no input channels, with bias": problem_of(Y, (9,), (9,), (3,), channels=(0, 20), low=1, bias=True),
+    "no images of weights": problem_of(W, (9,), (9,), (3,), batch=0, low=1),
+    "no windows of weights": problem_of(W, (2,), (0,), (3,)),
+    "no windows of an image": problem_of(X, (2,), (0,), (3,), bias=True),
+    "no taps": problem_of(Y, (5,), (5,), (0,), bias=True),
+    "all extents one": problem_of(Y, (1, 1, 1), (1, 1, 1), (1, 1, 1), channels=(1, 1)),
+    "all extents one, weights": problem_of(W, (1, 1, 1), (1, 1, 1), (1, 1, 1), channels=(1, 1)),
+    "windows that meet no image": problem_of(Y, (2,), (9,), (2,), stride=3, low=4, bias=True),
+    "an image that meets no window": problem_of(X, (40,), (2,), (2,), stride=2, low=0, bias=True),
+    "weights that meet nothing": problem_of(W, (2,), (3,), (2,), stride=9, low=7),
+    "pads beyond the kernel": problem_of(X, (7, 6), (12, 13), (3, 2), low=(4, 4)),
+    "stride beyond the kernel": problem_of(X, (23,), (6,), (2,), channels=(9, 3), stride=4, low=1),
+    "stride and dilation share a factor": problem_of(X, (20,), (9,), (3,), stride=4, dilation=2, low=3),
+    "pads as large as the dilated reach": problem_of(Y, (9, 9), (9, 9), (3, 3), dilation=18, low=18),
+    "a long row of one channel": problem_of(Y, (300,), (149,), (5,), channels=(1, 1), stride=2, low=1),
+    "accumulate in 16 bits": problem_of(W, (19,), (19,), (3,), **SAME, dtype="bf16", out_dtype="bf16", accumulate=True),
+    "five axes": problem_of(Y, (3, 2, 3, 2, 5), (2, 2, 2, 1, 5), (2, 1, 2, 2, 3), channels=(2, 3), low=(0, 0, 0, 0, 1)),
+}
+
+
+@each_isa
+@pytest.mark.parametrize("problem", EDGES.values(), ids=EDGES)
+def test_edges_are_solved_by_every_layout_of_vectors(problem, isa):
+    for variant in range(3):
+        check(problem, isa, variant=variant, low=bool(variant % 2))
+
+
+# --- every kind of plan
+
+
+def kinds(plan):
+    """What is special about a plan, in words."""
+    if isinstance(plan, DataPlan):
+        along = "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
+        inner = plan.axes[-1]
+        traits = {
+            "read in place": plan.reads_in_place,
+            "written in place": plan.writes_in_place and not plan.reads_in_place,
+            "borders": plan.reads_in_place and inner.clipped,
+            "overlapping tiles": plan.reads_in_place
+            and plan.tile[-1] > 1
+            and any((high - low) % plan.tile[-1] for low, high in map(inner.inside, inner.phases)),
+            "overlapping lanes": plan.writes_in_place
+            and bool((plan.problem.groups % plan.lane_groups) if plan.spread else (plan.out_channels % plan.width)),
+            "planes": plan.planes > 1,
+            "phases": any(len(axis.phases) > 1 for axis in plan.axes),
+            "several blocks of input channels": plan.i_blocks > 1,
+            "several tasks along channels": plan.grid[-1] > 1,
+            "taps written out": plan.unroll > 0,
+            "zeros around": any(plan.padded(n) for n in range(len(plan.axes))),
+        }
+    else:
+        along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
+        traits = {
+            "in place": plan.direct,
+            "several chunks": plan.chunks > 1,
+            "lane shares": plan.lane_shares > 1,
+            "row shares": plan.row_shares > 1,
+            "several taps in a tile": plan.tile_taps > 1,
+            "several blocks": prod(plan.block_grid) > 1,
+        }
+    return {along, *(name for name, has in traits.items() if has)}
+
+
+KINDS = {  # on avx512, whose vectors are the longest; other sets run the same problems
+    "along channels, packed": (
+        problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(33, 40), **SAME),
+        {"along channels", "zeros around"},
+    ),
+    "along channels, in place": (
+        problem_of(Y, (1, 41), (1, 41), (1, 1), channels=(19, 40), layout="NXC"),
+        {"along channels", "read in place", "overlapping lanes", "overlapping tiles"},
+    ),
+    "along outputs": (
+        problem_of(Y, (20, 37), (20, 37), (3, 3), channels=(3, 3), **SAME),
+        {"along outputs", "taps written out", "zeros around"},
+    ),
+    "along outputs, written in place": (
+        problem_of(Y, (20, 48), (20, 48), (3, 3), channels=(9, 4), **SAME),
+        {"along outputs", "written in place"},
+    ),
+    "along outputs, in planes": (
+        problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(3, 4), stride=2, low=1),
+        {"along outputs", "planes"},
+    ),
+    "along outputs, in phases": (
+        problem_of(X, (20, 67), (10, 34), (3, 3), channels=(3, 4), stride=2, low=1),
+        {"along outputs", "phases"},
+    ),
+    "along channels, in phases": (
+        problem_of(X, (12, 13), (6, 7), (4, 4), channels=(40, 33), stride=2, low=1),
+        {"along channels", "phases"},
+    ),
+    "across groups, in place": (
+        problem_of(Y, (5, 57), (5, 57), (3, 3), channels=(1, 1), groups=40, layout="NXC", **SAME),
+        {"across groups", "read in place", "borders", "overlapping lanes", "overlapping tiles"},
+    ),
+    "across groups, in place, in phases": (
+        problem_of(X, (9, 33), (5, 17), (3, 5), channels=(1, 1), groups=50, stride=2, low=2, layout="NXC"),
+        {"across groups", "read in place", "phases", "borders"},
+    ),
+    "across groups, packed": (
+        problem_of(Y, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, layout="NXC", **SAME),
+        {"across groups"},
+    ),
+    "several blocks of input channels": (
+        problem_of(Y, (7, 7), (7, 7), (3, 3), channels=(600, 20), **SAME),
+        {"several blocks of input channels"},
+    ),
+    "several tasks along channels": (
+        problem_of(Y, (5, 5), (5, 5), (3, 3), channels=(64, 200), **SAME),
+        {"several tasks along channels"},
+    ),
+    "weights, lanes along y": (
+        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(5, 33), batch=2, **SAME),
+        {"lanes along y", "several taps in a tile"},
+    ),
+    "weights, lanes along x": (
+        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(33, 5), batch=2, **SAME),
+        {"lanes along x"},
+    ),
+    "weights, lane shares": (
+        problem_of(W, (4, 4), (4, 4), (1, 1), channels=(17, 700)),
+        {"lanes along y", "lane shares"},
+    ),
+    "weights, row shares": (
+        problem_of(W, (16, 16), (16, 16), (1, 1), channels=(300, 300)),
+        {"row shares"},
+    ),
+    "weights, several chunks and blocks": (
+        problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 17), **SAME),
+        {"several chunks", "several blocks"},
+    ),
+    "weights across groups, in place": (
+        problem_of(W, (9, 25), (9, 25), (3, 3), channels=(1, 1), groups=70, layout="NXC", **SAME),
+        {"lanes along y, across groups", "in place"},
+    ),
+    "weights across groups, packed": (
+        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, layout="NXC", **SAME),
+        {"lanes along y, across groups"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("problem", "expected"), KINDS.values(), ids=KINDS)
+def test_a_named_problem_still_gets_its_kind_of_plan(problem, expected):
+    found = kinds(choose(problem, machine_for("avx512", triple="x86_64-unknown-linux-gnu")))
+    assert expected <= found
+
+
+@each_isa
+@pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
+def test_every_kind_of_plan_is_exact(problem, isa):
+    check(problem, isa)
+
+
+@each_isa
+def test_named_problems_hold_in_the_other_types(isa):
+    for number, (problem, _) in enumerate(KINDS.values()):
+        dtype = ("bf16", "f16", "f64")[number % 3]
+        check(replace(problem, dtype=dtype, out_dtype=dtype), isa, low=bool(number % 2))
+
+
+# --- random problems
+
+
+@each_isa
+@pytest.mark.parametrize("chunk", range(ROUNDS))
+def test_random_problems_are_exact(chunk, isa):
+    """By the plan that is chosen, and by one of the others with blocks as for a larger problem."""
+    for seed in range(chunk * EACH, (chunk + 1) * EACH):
+        problem = random_problem(np.random.default_rng(seed))
+        if (seed + HOST_ISAS.index(isa)) % 2:
+            check(problem, isa, seed=seed, low=bool(seed % 3))
+        else:
+            check(problem, isa, seed=seed, low=bool(seed % 3), variant=seed % 5, alter=seed)
