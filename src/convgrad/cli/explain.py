@@ -63,13 +63,15 @@ def command(args: argparse.Namespace) -> int:
         return 0
     ceilings = None
     with progress(len(jobs) + 1, quiet=args.json) as shown:
-        if machine == current_machine() or args.peaks:
-            shown.step("measuring the ceilings")
-            ceilings = roofs.ceilings(args, None)
         explained = []
         for job in jobs:
             shown.step(f"{job.label} {job.op}")
-            explained.append(_Explained(job, machine, ceilings, args.variant))
+            explained.append(_Explained(job, machine, args.variant))
+        if machine == current_machine() or args.peaks:
+            shown.step("measuring the ceilings")
+            ceilings = roofs.ceilings(args, None)
+        for one in explained:
+            one.compare_with(ceilings)
     report = {
         "machine": str(machine),
         "ceilings": ceilings and ceilings.as_dict(),
@@ -126,13 +128,17 @@ class _Traffic:
 class _Explained:
     """Everything there is to say of one operation."""
 
-    def __init__(self, job: work.Job, machine: Machine, ceilings: Ceilings | None, asked: int | None) -> None:
-        self.job, self.machine, self.ceilings = job, machine, ceilings
-        self.threads = ceilings.threads if ceilings else num_threads()
+    def __init__(self, job: work.Job, machine: Machine, asked: int | None) -> None:
+        self.job, self.machine = job, machine
         self.plans = _plans(job, machine)
         self.modules = [lower(plan) for plan in self.plans]
         self.used = _used(job, machine, len(self.plans), asked) if self.plans else 0
         self.tuned = bool(self.plans) and asked is None and self.used > 0
+
+    def compare_with(self, ceilings: Ceilings | None) -> None:
+        """Take ceilings, if there are any, and their number of threads."""
+        self.ceilings = ceilings
+        self.threads = ceilings.threads if ceilings else num_threads()
 
     @property
     def plan(self) -> Plan:

@@ -1,0 +1,88 @@
+import json
+import sys
+
+import pytest
+
+from convgrad.plan.machine import LEVELS
+
+DECONV = ("--deconv", "mb2_ic16ih8oc24kh4sh2ph1")
+
+
+@pytest.mark.parametrize("direction", ["FWD_B", "BWD_D", "BWD_W", "BWD_WB"])
+def test_a_plan_is_told_with_its_reasons(convgrad, peaks, direction):
+    status, out, err = convgrad("explain", *peaks, *DECONV, "--dir", direction)
+    assert (status, err) == (0, "")
+    for word in ("problem", "roofline", "plan", "tile", "workspace", "traffic", "variant", "Mcycles predicted", "used"):
+        assert word in out
+    assert "bound by reading from memory" in out or "bound by arithmetic" in out
+
+
+def test_the_report_is_json(convgrad, peaks):
+    status, out, _ = convgrad("explain", *peaks, "--json", *DECONV)
+    (one,) = json.loads(out)["operations"]
+    assert status == 0
+    assert one["operation"] == "ConvTransposeBackwardData"
+    assert one["bound_seconds"] == max(one["flops"] / 100e9, one["bytes"] / 10e9)
+    assert one["variant"] == 1
+    assert len(one["variants"]) >= 2
+    assert one["plan"]["numbers"] == "f32"
+
+
+def test_phases_are_explained(convgrad, peaks):
+    _, out, _ = convgrad("explain", *peaks, "--dir", "BWD_D", "ic8ih9oc8kh3sh2ph1")
+    assert "4: taps per axis 1 + 2 and 1 + 2, so no product with an inserted zero" in out
+
+
+@pytest.mark.parametrize("isa", LEVELS)
+def test_code_of_every_instruction_set_is_shown(convgrad, isa):
+    status, out, _ = convgrad("explain", "--isa", isa, "--asm", *DECONV)
+    assert status == 0
+    assert {"avx512": "zmm", "amx": "zmm", "avx2": "ymm", "portable": "mulps", "neon": "fmla"}[isa] in out
+
+
+def test_ir_is_what_llvm_reads(convgrad):
+    status, out, _ = convgrad("explain", "--ir", *DECONV)
+    assert status == 0
+    assert out.startswith("; ConvTransposeBackwardData: solve y")
+    assert "define" in out
+
+
+def test_a_graph_file_is_explained_whole(convgrad, peaks, request):
+    path = request.config.rootpath / "examples" / "mixed_nxc_bf16.json"
+    status, out, err = convgrad("explain", *peaks, path)
+    assert (status, err) == (0, "")
+    assert out.count("traffic") == 3
+
+
+def test_an_empty_result_has_no_plan(convgrad, peaks):
+    status, out, _ = convgrad("explain", *peaks, "--mb", 0, "ic2ih5oc3kh3")
+    assert status == 0
+    assert "none: the result is empty" in out
+
+
+def test_on_a_terminal_progress_is_shown_and_goes_away(convgrad, peaks, monkeypatch):
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    status, out, err = convgrad("explain", *peaks, *DECONV)
+    assert status == 0
+    assert "Mcycles" in out
+    assert err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["resnet51"], "convgrad: resnet51: "),
+        (["missing.json"], "convgrad: missing.json: "),
+        (["--dir", "BWD_D,BWD_Q", "ic1"], "convgrad explain: argument --dir: 'BWD_Q' is not one of FWD_B"),
+        (["--ops", "Convolve", "ic1"], "convgrad explain: argument --ops: 'Convolve' is not one of"),
+        (["--variant", "99", *DECONV], "convgrad: --variant 99: ConvTransposeBackwardData of"),
+        (["--peaks", "missing.json", *DECONV], "convgrad: missing.json: No such file"),
+        (["--ir", "--asm", *DECONV], "convgrad explain: argument --asm: not allowed with"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_status_2(convgrad, arguments, message):
+    status, out, err = convgrad("explain", *arguments)
+    assert (status, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
