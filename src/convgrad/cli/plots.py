@@ -65,14 +65,26 @@ def race(path: str, results: Sequence[Result], names: Sequence[str], *, title: s
     by_op: dict[str, list[Result]] = {}
     for result in results:
         by_op.setdefault(result.job.op, []).append(result)
-    most = max(map(len, by_op.values()))
+    across = min(2, len(by_op))
+    rows = [list(by_op.items())[i : i + across] for i in range(0, len(by_op), across)]
+    heights = [0.9 + 0.34 * max(len(found) for _, found in row) for row in rows]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(2.2 + 5.0 * len(by_op), 1.9 + 0.34 * most), layout="constrained")
-        axes = figure.subplots(1, len(by_op), squeeze=False)[0]
-        for axis, (op, found) in zip(axes, by_op.items(), strict=True):
-            _race_of(axis, op, found, names)
+        figure = Figure(figsize=(1.0 + 5.6 * across, 0.9 + sum(heights)), layout="constrained")
+        axes = figure.subplots(len(rows), across, squeeze=False, height_ratios=heights)
+        for row, line in zip(rows, axes, strict=True):
+            for (op, found), axis in zip(row, line, strict=False):
+                _race_of(axis, op, found, names)
+            for axis in line[len(row) :]:
+                axis.set_axis_off()
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        figure.legend(handles=_key(names), loc="outside lower left", ncols=len(names) + 2, frameon=False, fontsize=9)
+        narrow = any(result.job.task.dtype in ("bf16", "f16") for result in results)
+        figure.legend(
+            handles=_key(names, narrow=narrow),
+            loc="outside lower left",
+            ncols=len(names) + 2,
+            frameon=False,
+            fontsize=9,
+        )
         _save(figure, path)
 
 
@@ -106,7 +118,7 @@ def _race_of(axis: Any, op: str, results: Sequence[Result], names: Sequence[str]
     axis.grid(axis="x", color="white", linewidth=0.8, zorder=2)
 
 
-def _key(names: Sequence[str]) -> list[Any]:
+def _key(names: Sequence[str], *, narrow: bool) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -115,7 +127,10 @@ def _key(names: Sequence[str]) -> list[Any]:
                label=name)
         for name in names
     ]  # fmt: skip
-    return [*marks, Patch(color=ROOF, label="what the machine allows (roofline)")]
+    return [
+        *marks,
+        Patch(color=ROOF, label=f"what the machine allows (roofline{' of f32 arithmetic' if narrow else ''})"),
+    ]
 
 
 def roofline(path: str, ceilings: Ceilings, results: Sequence[Result], *, title: str) -> None:
