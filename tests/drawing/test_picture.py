@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from convgrad.drawing.arithmetic import Arithmetic
-from convgrad.drawing.looks import DARK_HUES, HUES, INK, letters
+from convgrad.drawing.looks import DARK_HUES, HUES, INK, letters, tint
 from convgrad.drawing.marks import marks
 from convgrad.drawing.picture import ANIMATIONS, STILLS, DrawingError, animation, draw, gif, png, save, still
 from convgrad.drawing.words import broken, sum_of
@@ -92,6 +92,19 @@ def test_png_and_gif(tmp_path):
     with image.open(tmp_path / "a.png") as still_image, image.open(tmp_path / "a.gif") as moving:
         assert still_image.size[0] > 2 * 400
         assert moving.n_frames == len(a.elements)
+
+
+def test_a_gif_has_the_colours_of_the_picture(tmp_path):
+    pytest.importorskip("cairosvg", exc_type=ImportError)
+    image = pytest.importorskip("PIL.Image")
+    a = arithmetic_of("ConvolutionBackwardData", CASES["strided"])
+    save(a, tmp_path / "a.gif", step=None, kinds=ANIMATIONS)
+    with image.open(tmp_path / "a.gif") as moving:
+        moving.seek(len(a.elements) // 2)
+        counted = moving.convert("RGB").getcolors(1 << 20)
+    shown = {f"#{r:02x}{g:02x}{b:02x}": count for count, (r, g, b) in counted}
+    for colour in (*HUES[:4], *map(tint, HUES[:4])):
+        assert shown.get(colour, 0) > 100, colour
 
 
 @pytest.mark.parametrize(("make", "missing"), [(lambda a: png(still(a, 0)), "cairosvg"), (gif, "PIL")])

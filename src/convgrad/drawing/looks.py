@@ -17,11 +17,15 @@ def hue(number: int) -> str:
     return HUES[number % len(HUES)]
 
 
-def tint(colour: str, strength: float = 0.25) -> str:
-    """A colour mixed with the card."""
-    ground = [int(CARD[i : i + 2], 16) for i in (1, 3, 5)]
-    full = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    return "#" + "".join(f"{round(g + strength * (f - g)):02x}" for g, f in zip(ground, full, strict=True))
+def mixed(one: str, other: str, part: float) -> str:
+    """A colour with a part of another."""
+    pairs = ((int(one[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(a + part * (b - a)):02x}" for a, b in pairs)
+
+
+def tint(colour: str) -> str:
+    """A colour that stays behind."""
+    return mixed(CARD, colour, 0.25)
 
 
 def resting(colour: str | None) -> Look:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convgrad.drawing.arithmetic import Arithmetic
+from convgrad.drawing.looks import CARD, EDGE, FAINT, GREY, HUES, INK, PLAIN, mixed, tint
 from convgrad.drawing.page import PAGE
 from convgrad.drawing.plane import plane
 from convgrad.drawing.row import row
@@ -76,14 +77,28 @@ def gif(a: Arithmetic, *, scale: float = 1.0) -> bytes:
         from PIL import Image
     except ImportError as error:
         raise DrawingError("a GIF needs pillow: pip install 'convgrad[draw]'; HTML needs nothing") from error
-    images = [_palette(Image.open(io.BytesIO(png(svg(scene), scale=scale)))) for scene in frames(a)]
+    palette = _palette()
+    images = [
+        Image.open(io.BytesIO(png(svg(scene), scale=scale))).convert("RGB").quantize(palette=palette, dither=0)
+        for scene in frames(a)
+    ]
     held = io.BytesIO()
     images[0].save(held, "GIF", save_all=True, append_images=images[1:], duration=MILLISECONDS, loop=0)
     return held.getvalue()
 
 
-def _palette(image: Any) -> Any:
-    return image.convert("RGB").quantize(64, dither=0)
+def _palette() -> Any:
+    """Every colour that a picture is made of, and the shades between them and their edges; a GIF has 256."""
+    from PIL import Image
+
+    exact = [CARD, EDGE, FAINT, GREY, INK, PLAIN, "#ffffff", "#000000", *HUES, *map(tint, HUES)]
+    shades = [mixed(colour, INK, part / 4) for colour in (*HUES, *map(tint, HUES)) for part in (1, 2, 3)]
+    greys = [mixed("#ffffff", "#000000", part / 24) for part in range(1, 24)]
+    colours = list(dict.fromkeys((*exact, *shades, *greys)))
+    colours += colours[-1:] * (256 - len(colours))
+    image = Image.new("P", (1, 1))
+    image.putpalette(b"".join(bytes.fromhex(colour[1:]) for colour in colours))
+    return image
 
 
 def save(a: Arithmetic, path: Path, *, step: int | None, kinds: Sequence[str]) -> None:
