@@ -137,7 +137,7 @@ def _altered_weights(plan, rng):
         changed = replace(
             changed,
             lane_shares=int(rng.integers(1, max(1, plan.lane_blocks) + 1)),
-            row_shares=int(rng.integers(1, max(1, tiles) + 1)),
+            row_shares=-(-tiles // int(rng.integers(1, max(1, tiles) + 1))),  # none of them empty
             x_pixel_major=bool(rng.integers(2)),
         )
     return changed
