@@ -373,7 +373,7 @@ def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarra
     if workspace.broken:
         raise Failure("; ".join(workspace.broken))
     with np.errstate(over="ignore"):  # f16 ends at 65504
-        _compare(result, wanted.astype(out_dtype))
+        compare(result, wanted.astype(out_dtype))
     if out is not None and not (result is out.array and out.untouched_beside()):
         raise Failure("bytes beside the elements of the output changed")
     return np.array(result, order="C")  # a copy: the memory of the output goes
@@ -416,7 +416,8 @@ def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None) -> np.nda
     return FUNCTIONS[case.op](*arrays, **keywords)
 
 
-def _compare(result: np.ndarray, wanted: np.ndarray) -> None:
+def compare(result: np.ndarray, wanted: np.ndarray) -> None:
+    """A Failure unless every element is right."""
     if result.shape != wanted.shape or result.dtype != wanted.dtype:
         raise Failure(f"the result is {result.dtype} {result.shape}, but {wanted.dtype} {wanted.shape} is right")
     got, right = result.astype(np.float64), wanted.astype(np.float64)
@@ -477,12 +478,13 @@ def judge(case: Case, counts: Counts | None = None) -> bool:
     return True
 
 
-def in_child(work, describe) -> bool:
+def in_child(work, describe, *, quiet: bool = False) -> bool:
     """Whether `work` returned True in a forked child; if the child was killed, `describe` says what it was at."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
-        faulthandler.enable()
+        if not quiet:
+            faulthandler.enable()
         right = False
         try:
             right = work()
@@ -495,7 +497,7 @@ def in_child(work, describe) -> bool:
             break
         except KeyboardInterrupt:
             continue  # the child got it too, and is about to end
-    if os.WIFSIGNALED(status):
+    if os.WIFSIGNALED(status) and not quiet:
         name = signal.Signals(os.WTERMSIG(status)).name
         print(f"the process was ended by {name}\n{describe()}", flush=True)
     return status == 0
