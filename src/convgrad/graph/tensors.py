@@ -46,7 +46,7 @@ class LogicalTensor:
         object.__setattr__(self, "shape", shape)
         strides = _strides(self.id, self.strides, shape)
         object.__setattr__(self, "strides", strides if self.layout_type == "strided" and self.is_known else None)
-        if self.is_known and self.element_bytes:
+        if self.is_known:
             _check_size(self)
 
     @property
@@ -129,6 +129,8 @@ def _strides(id: int, strides: Sequence[int] | None, shape: Shape | None) -> tup
 
 
 def _check_size(tensor: LogicalTensor) -> None:
-    size = max(tensor.memory_bytes, prod(tensor.known_shape or ()) * (tensor.element_bytes or 1))
+    """Those of the dense strides too, which an empty tensor has without memory."""
+    elements = prod(max(1, extent) for extent in tensor.known_shape or ())
+    size = max(tensor.memory_bytes, elements * (tensor.element_bytes or 1))
     if size > LARGEST:
         raise GraphError(f"{tensor}: {size} bytes are more than any memory can be addressed with; check the shape")
