@@ -23,6 +23,7 @@ from convgrad.operations import (
     convolution_backward_data,
     convolution_backward_weights,
 )
+from convgrad.runtime.threads import num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
@@ -43,4 +44,6 @@ __all__ = [
     "convolution",
     "convolution_backward_data",
     "convolution_backward_weights",
+    "num_threads",
+    "set_num_threads",
 ]
