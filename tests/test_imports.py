@@ -16,7 +16,7 @@ TOP = {
     "drawing": {*ROW, "drawing"},
     "cli": {*ROW, "graph", "engines", "drawing", "cli"},
     "__main__": {"cli"},
-    "__init__": {"operations"},
+    "__init__": {"operations", "runtime"},  # of the runtime, how many threads
 }
 HEAVY = ("llvmlite", "ml_dtypes", "torch", "jax", "rich")
 MODULES = sorted(SOURCE.rglob("*.py"))
