@@ -1,0 +1,180 @@
+"""Kernels broken on purpose: the check of whole kernels notices each, so that it is known to be able to fail.
+
+Buffers lie at their lower guard page here: what a broken kernel writes or reads beyond the upper end is redzone.
+"""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from codegen import random_problems
+from codegen.emitted import HOST_ISAS
+from codegen.random_problems import check
+from codegen.test_kernels import EDGES, KINDS, SAME, W, Y, problem_of
+from convgrad.codegen import data, interleave, packing, stages, weights
+from convgrad.codegen.copying import Copy
+from convgrad.codegen.isa.base import Isa
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.sweep import Sweep
+from convgrad.plan import axes, choose_data, choose_weights
+
+NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
+BIASED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, bias=True)
+ODD_GROUPS = problem_of(Y, (5, 57), (5, 57), (3, 3), channels=(1, 1), groups=41, layout="NXC", **SAME)
+ADDED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, accumulate=True)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A function and what it becomes, as `instead(what it was, *arguments)`; `on` is a problem that shows it."""
+
+    owner: object
+    name: str
+    instead: object
+    on: object
+    isas: tuple = HOST_ISAS
+
+
+def bounds_without_last_tap(plain, self, *arguments):
+    start, stop = plain(self, *arguments)
+    return start, self.b.sub(stop, 1)
+
+
+def bounds_without_first_window(plain, self, b, *arguments):
+    first, last = plain(self, b, *arguments)
+    return b.add(first, 1), last
+
+
+def shifted_pads(plain, problem):
+    return plain(replace(problem, pad_low=tuple(low + 1 for low in problem.pad_low)))
+
+
+def shifted_phases(plain, *arguments):
+    axis = plain(*arguments)
+    *others, last = axis.phases
+    return replace(axis, phases=(*others, replace(last, offset=last.offset + 1)))
+
+
+def swapped(plain, *arguments):
+    first, second, *rest = plain(*arguments)
+    return [second, first, *rest]
+
+
+def nothing(plain, *arguments):
+    return None
+
+
+def store_without_count(plain, self, b, dtype, value, address, count=None):
+    return plain(self, b, dtype, value, address)
+
+
+def vectors_without_tail(plain, self, b, src, dst, dim):
+    lanes = self.isa.lanes(self.compute)
+    return plain(self, b, src, dst, replace(dim, extent=b.mul(b.floor_div(dim.extent, lanes), lanes)))
+
+
+def picked_one_too_far(plain, b, parts, wanted):
+    return plain(b, parts, [*wanted[1:], wanted[0]])
+
+
+def groups_that_go_on(plain, plan, b, bundle):
+    return b.mul(bundle, plan.lane_groups)
+
+
+def one_task_less(plain, module, symbol, tasks, scratch_bytes):
+    return plain(module, symbol, tasks - 1, scratch_bytes)
+
+
+def less_scratch(plain, plan):
+    module = plain(plan)
+    return replace(module, scratch_bytes=module.scratch_bytes - 64)
+
+
+def stored_over(plain, self, b, value, dst, count=None):
+    return plain(replace(self, accumulate=False), b, value, dst, count)
+
+
+def sums_that_start_from_zero(plain, self, tile):
+    return tile.zeros()
+
+
+def last_row_twice(plain, self, b, a, x, c, reductions, first, *taps):
+    return plain(replace(self, rows=(*self.rows[:-1], self.rows[0])), b, a, x, c, reductions, first, *taps)
+
+
+MASKED = tuple(isa for isa in HOST_ISAS if isa in ("avx512", "amx"))
+MUTANTS = {
+    "the last tap is dropped": Mutant(
+        Sweep, "_bounds", bounds_without_last_tap, NAMED["along channels, packed"]
+    ),
+    "the first window of a border is dropped": Mutant(
+        weights._Sums, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
+    ),
+    "pads of results are shifted": Mutant(
+        choose_data, "gather_axes", shifted_pads, NAMED["along channels, packed"]
+    ),
+    "pads of weights are shifted": Mutant(
+        choose_weights, "window_axes", shifted_pads, NAMED["weights, lanes along y"]
+    ),
+    "a phase begins too late": Mutant(
+        axes, "_x_axis", shifted_phases, NAMED["along channels, in phases"]
+    ),
+    "padding is not zeroed": Mutant(
+        data, "emit_zero_outside", nothing, NAMED["along channels, packed"]
+    ),
+    "padding in planes is not zeroed": Mutant(
+        data, "emit_zero", nothing, NAMED["along outputs, in planes"]
+    ),
+    "borders of weights are not zeroed": Mutant(
+        weights._Sums, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
+    ),
+    "sums are not cleared": Mutant(
+        weights._Sums, "_clear", nothing, NAMED["weights, lanes along y"]
+    ),
+    "chunks are not added": Mutant(
+        weights, "_add_chunks", nothing, NAMED["weights, several chunks and blocks"]
+    ),
+    "rows of a tile are exchanged when turned": Mutant(
+        Isa, "transpose", swapped, NAMED["along channels, packed"]
+    ),
+    "a row of a tile is another": Mutant(
+        Tile, "emit", last_row_twice, NAMED["along channels, packed"]
+    ),
+    "lanes are dealt to the wrong plane": Mutant(
+        interleave, "pick", picked_one_too_far, NAMED["along outputs, in planes"]
+    ),
+    "groups meet each other's channels": Mutant(
+        packing, "pick", picked_one_too_far, NAMED["across groups, packed"], MASKED
+    ),
+    "the last bundle goes on beyond the groups": Mutant(
+        data, "_first_group", groups_that_go_on, ODD_GROUPS
+    ),
+    "the mask of a store is forgotten": Mutant(
+        Isa, "store", store_without_count, NAMED["pads beyond the kernel"], MASKED
+    ),
+    "the tail of a copy is forgotten": Mutant(
+        Copy, "_vectors", vectors_without_tail, NAMED["weights, several chunks and blocks"]
+    ),
+    "bias is forgotten": Mutant(Sweep, "_start", sums_that_start_from_zero, BIASED),
+    "the result is stored over what was there": Mutant(Copy, "_store", stored_over, ADDED),
+    "the last task is left behind": Mutant(stages, "_emit_claims", one_task_less, NAMED["along channels, packed"]),
+    "scratch is too small": Mutant(random_problems, "lower", less_scratch, NAMED["along channels, packed"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
+def test_a_broken_kernel_is_noticed(mutant, monkeypatch):
+    if not mutant.isas:
+        pytest.skip("no instruction set of this machine has what is broken here")
+    plain = getattr(mutant.owner, mutant.name)
+    monkeypatch.setattr(mutant.owner, mutant.name, lambda *arguments: mutant.instead(plain, *arguments))
+    assert [isa for isa in mutant.isas if not any(fails(mutant.on, isa, variant) for variant in range(3))] == []
+
+
+def fails(problem, isa, variant):
+    """Whether one of the ways to lay out vectors gives something else than the form; others may not have the part."""
+    try:
+        check(problem, isa, variant=variant, low=True)
+    except AssertionError as error:
+        return str(error).startswith("check(ConvProblem(")  # it says how to see it again
+    return False
