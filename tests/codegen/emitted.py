@@ -1,13 +1,11 @@
 """Functions and kernels straight from the emitters, compiled and called without the runtime's caches or threads."""
 
 import ctypes
-import functools
 
 import pytest
 
 from codegen.buffers import Buffer
 from convgrad.codegen.ir import Builder, Module
-from convgrad.codegen.isa import ISAS
 from convgrad.codegen.module import CALL_FIELDS
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.runtime import jit
@@ -31,22 +29,17 @@ def compile_function(isa, arguments, body):
     return call
 
 
-@functools.cache
-def cached_function(isa, arguments, write, *parameters):
-    """The same, remembered; `write(isa emitter, builder, arguments, *parameters)`."""
-    return compile_function(isa, arguments, lambda b, *a: write(ISAS[isa], b, a, *parameters))
-
-
-def run_here(module, machine, places, *, low=False):
+def run_here(module, machine, arrays, *, low=False):
     """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
 
-    `places` are addresses of the elements zero of x, w, y and bias.
+    `arrays` are x, w, y and bias, or None for none.
     """
     symbols = tuple(stage.symbol for stage in module.stages)
     addresses, keep = jit.load(jit.compile_ir(module.ir, machine), symbols)
     shared = Buffer(-(-module.shared_bytes // 64) * 64, low=low)
     assert module.scratch_bytes % 64 == 0
     scratch = Buffer(module.scratch_bytes, low=low)
+    places = (array.address if array else 0 for array in arrays)
     fields = dict(zip(("x", "w", "y", "bias"), places, strict=True))
     fields |= {"shared": shared.address, "scratch": scratch.address}
     for stage in module.stages:

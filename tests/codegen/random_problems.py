@@ -89,8 +89,7 @@ def _check(problem, plan, machine, seed, low, run):
         exact += bias.view.astype(np.float64).reshape(groups, channels, *[1] * problem.rank)
     given = [array for name, array in arrays.items() if name != unknown] + ([bias] if bias else [])
     before = [array.buffer.inside.copy() for array in given]
-    places = [*(arrays[name].address for name in "xwy"), bias.address if bias else 0]
-    run(lower(plan), machine, places, low=low)
+    run(lower(plan), machine, [*(arrays[name] for name in "xwy"), bias], low=low)
     for array, held in zip(given, before, strict=True):
         assert np.array_equal(array.buffer.inside, held), "an input was written to"
     result = arrays[unknown]

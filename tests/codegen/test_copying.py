@@ -187,12 +187,6 @@ def plane_cases(draw):
     }
 
 
-def in_planes(array, planes, pitch, run):
-    """Element q of the last axis is at plane q mod planes, position q div planes."""
-    q = np.arange(run)
-    return array.reshape(array.shape[0], planes * pitch)[:, q % planes * pitch + q // planes]
-
-
 @each_isa
 @bounded
 @given(plane_cases())
