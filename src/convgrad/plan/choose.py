@@ -11,6 +11,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.simplify import simplify
 
 Plan = DataPlan | WeightsPlan
 
@@ -23,6 +24,7 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     """
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
+    problem = simplify(problem)
     if problem.unknown is Unknown.W:
         return weights_variants(problem, machine)
     return data_variants(problem, machine)

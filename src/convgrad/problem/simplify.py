@@ -1,0 +1,100 @@
+"""Exact rewrites: the same sum over the same memory as a problem that is easier to plan.
+
+Nothing is copied or moved; only extents and strides change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from convgrad.problem.conv import ConvProblem, Unknown
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    x: int
+    y: int
+    taps: int
+    stride: int
+    dilation: int
+    low: int
+    x_step: int
+    w_step: int
+    y_step: int
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether output p meets input p and no other."""
+        return self.taps == self.stride == 1 and self.low == 0 and self.x == self.y
+
+
+def simplify(problem: ConvProblem) -> ConvProblem:
+    """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis."""
+    if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
+        return problem
+    axes = _axes(problem)
+    if problem.unknown is not Unknown.X:  # elements of x between windows are results, too, where x is the unknown
+        axes = [piece for axis in axes for piece in _without_stride(axis)]
+    axes = _joined(axes)
+    batch, x_step, y_step = problem.batch, problem.x_strides[0], problem.y_strides[0]
+    first = axes[0]
+    if first.pointwise and (x_step, y_step) == (first.x * first.x_step, first.y * first.y_step):
+        axes[0] = replace(first, x=batch * first.x, y=batch * first.y)
+        batch, x_step, y_step = 1, 0, 0
+    return _problem(problem, axes, batch, x_step, y_step)
+
+
+def _axes(p: ConvProblem) -> list[_Axis]:
+    return [
+        _Axis(*axis)
+        for axis in zip(
+            p.x_extent, p.y_extent, p.taps, p.stride, p.dilation, p.pad_low, p.x_strides[3:], p.w_strides[3:],
+            p.y_strides[3:], strict=True,
+        )
+    ]  # fmt: skip
+
+
+def _without_stride(axis: _Axis) -> list[_Axis]:
+    """Windows that lie apart: elements between them are skipped by a step in memory."""
+    if axis.stride == 1:
+        return [axis]
+    last = axis.dilation * (axis.taps - 1)
+    inside = axis.low == 0 and axis.stride * (axis.y - 1) + last < axis.x
+    if axis.taps == 1 and axis.low % axis.stride == 0:
+        image = axis.y if inside else -(-axis.x // axis.stride)
+        low = axis.low // axis.stride
+        return [replace(axis, x=image, stride=1, dilation=1, low=low, x_step=axis.stride * axis.x_step)]
+    if inside and axis.stride > last:  # windows p, and within each of them one window of taps
+        windows = replace(axis, x=axis.y, taps=1, stride=1, dilation=1, x_step=axis.stride * axis.x_step, w_step=0)
+        return [windows, replace(axis, x=last + 1, y=1, stride=1, y_step=0)]
+    return [axis]
+
+
+def _joined(axes: list[_Axis]) -> list[_Axis]:
+    joined: list[_Axis] = []
+    for axis in axes:
+        outer = joined[-1] if joined else None
+        if outer and outer.pointwise and axis.pointwise:
+            steps = (axis.x * axis.x_step, axis.y * axis.y_step)
+            if axis.x == axis.y == 1 or (outer.x_step, outer.y_step) == steps:
+                inner = outer if axis.x == 1 else axis
+                joined[-1] = replace(inner, x=outer.x * axis.x, y=outer.y * axis.y)
+                continue
+        joined.append(axis)
+    return joined
+
+
+def _problem(p: ConvProblem, axes: list[_Axis], batch: int, x_step: int, y_step: int) -> ConvProblem:
+    return replace(
+        p,
+        batch=batch,
+        x_extent=tuple(axis.x for axis in axes),
+        y_extent=tuple(axis.y for axis in axes),
+        taps=tuple(axis.taps for axis in axes),
+        stride=tuple(axis.stride for axis in axes),
+        dilation=tuple(axis.dilation for axis in axes),
+        pad_low=tuple(axis.low for axis in axes),
+        x_strides=(x_step, *p.x_strides[1:3], *(axis.x_step for axis in axes)),
+        w_strides=(*p.w_strides[:3], *(axis.w_step for axis in axes)),
+        y_strides=(y_step, *p.y_strides[1:3], *(axis.y_step for axis in axes)),
+    )
