@@ -1,0 +1,76 @@
+"""Tasks of a stage are independent: last one first, they give the same bits."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.buffers import StridedArray
+from codegen.emitted import each_isa, run_here
+from codegen.random_problems import random_problem, rebuilding
+from codegen.test_kernels import KINDS
+from convgrad.codegen.lower import lower
+from convgrad.dtypes import numpy_dtype
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import machine_for
+
+CLAIMED = re.compile(r"call void @(\w+)\.task\(i64 (%\w+), ")
+
+
+def backwards(module):
+    """The same kernel, whose stages take their last task first."""
+    tasks = {stage.symbol: stage.tasks for stage in module.stages}
+
+    def reversed_call(match):
+        symbol, number = match.groups()
+        return f"%back = sub i64 {tasks[symbol] - 1}, {number}\n  call void @{symbol}.task(i64 %back, "
+
+    ir, changed = CLAIMED.subn(reversed_call, module.ir)
+    assert changed == len(module.stages)
+    return replace(module, ir=ir)
+
+
+def solved(problem, plan, machine, change=lambda module: module):
+    """The bits of the result, of inputs with fractions, so that any other order of a sum shows."""
+    rng, unknown = np.random.default_rng(7), problem.unknown.value
+    arrays = {}
+    for name, shape in problem.shapes.items():
+        dtype = numpy_dtype(problem.out_dtype if name == unknown else problem.dtype)
+        arrays[name] = StridedArray(shape, problem.strides[name], dtype)
+        if name != unknown or problem.accumulate:
+            arrays[name].view[...] = rng.standard_normal(shape).astype(dtype)
+    bias = None
+    if problem.bias:
+        groups, channels = problem.shapes[unknown][1:3]
+        bias = StridedArray((groups * channels,), (problem.bias_stride,), numpy_dtype(problem.dtype))
+        bias.view[...] = rng.standard_normal(groups * channels).astype(bias.view.dtype)
+    run_here(change(lower(plan)), machine, [*(arrays[name] for name in "xwy"), bias])
+    return arrays[unknown].buffer.bytes.copy()
+
+
+@each_isa
+@pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
+def test_the_order_of_tasks_does_not_matter(problem, isa):
+    machine = machine_for(isa)
+    for plan in variants(problem, machine):
+        forwards, back = (solved(problem, plan, machine, change) for change in (lambda module: module, backwards))
+        np.testing.assert_array_equal(forwards, back, err_msg=str(plan))
+
+
+@each_isa
+def test_the_order_of_tasks_does_not_matter_for_random_problems(isa):
+    machine = machine_for(isa)
+    for seed in range(7000, 7040):
+        problem = random_problem(np.random.default_rng(seed))
+        plan = next(iter(variants(problem, machine)))
+        forwards, back = (solved(problem, plan, machine, change) for change in (lambda module: module, backwards))
+        np.testing.assert_array_equal(forwards, back, err_msg=f"{isa}: {rebuilding(problem)}")
+
+
+def test_backwards_is_another_order():
+    """So the tests above compare something: the last panel of weights is packed first."""
+    module = lower(next(iter(variants(KINDS["along channels, packed"][0], machine_for("portable")))))
+    changed = backwards(module).ir
+    for stage in module.stages:
+        assert f"sub i64 {stage.tasks - 1}, " in changed
