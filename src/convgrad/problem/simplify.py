@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from convgrad.problem.conv import ConvProblem, Unknown
 
+FAR_APART = 2  # strides per span of a window from which elements between windows are not worth packing
+
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
@@ -64,7 +66,7 @@ def _without_stride(axis: _Axis) -> list[_Axis]:
         image = axis.y if inside else -(-axis.x // axis.stride)
         low = axis.low // axis.stride
         return [replace(axis, x=image, stride=1, dilation=1, low=low, x_step=axis.stride * axis.x_step)]
-    if inside and axis.stride > last:  # windows p, and within each of them one window of taps
+    if inside and axis.stride >= FAR_APART * (last + 1):  # windows p, and within each of them one window of taps
         windows = replace(axis, x=axis.y, taps=1, stride=1, dilation=1, x_step=axis.stride * axis.x_step, w_step=0)
         return [windows, replace(axis, x=last + 1, y=1, stride=1, y_step=0)]
     return [axis]

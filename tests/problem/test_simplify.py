@@ -1,0 +1,91 @@
+"""Exact rewrites read and write the same memory, and say the same sum."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.simplify import simplify
+
+
+def problem_of(unknown="y", n=2, x=(8,), y=(8,), r=(1,), s=(1,), d=(1,), lo=(0,), layout="nxc"):
+    shapes = {"x": (n, 1, 3, *x), "w": (1, 4, 3, *r), "y": (n, 1, 4, *y)}
+    return ConvProblem(
+        unknown=Unknown(unknown), batch=n, groups=1, x_channels=3, y_channels=4, x_extent=x, y_extent=y, taps=r,
+        stride=s, dilation=d, pad_low=lo, **{f"{name}_strides": strides(shape, layout) for name, shape in shapes.items()},
+    )  # fmt: skip
+
+
+def strides(shape, layout):
+    rank = len(shape) - 3
+    order = range(len(shape)) if layout == "ncx" else (0, *range(3, 3 + rank), 1, 2)
+    found, step = [0] * len(shape), 1
+    for axis in reversed(list(order)):
+        found[axis], step = step, step * shape[axis]
+    return tuple(found)
+
+
+def terms(problem):
+    """Every product of the form, as the places in memory of its three factors."""
+    found = []
+    p = problem
+    spatial = itertools.product(
+        *(itertools.product(range(y), range(r)) for y, r in zip(p.y_extent, p.taps, strict=True))
+    )
+    for pairs in spatial:
+        reached = [s * q + d * r - lo for (q, r), s, d, lo in zip(pairs, p.stride, p.dilation, p.pad_low, strict=True)]
+        if any(not 0 <= i < extent for i, extent in zip(reached, p.x_extent, strict=True)):
+            continue
+        for n, k, c in itertools.product(range(p.batch), range(p.y_channels), range(p.x_channels)):
+            at = [
+                (n, 0, c, *reached),
+                (0, k, c, *(r for _, r in pairs)),
+                (n, 0, k, *(q for q, _ in pairs)),
+            ]
+            steps = (p.x_strides, p.w_strides, p.y_strides)
+            found.append(tuple(int(np.dot(index, step)) for index, step in zip(at, steps, strict=True)))
+    return sorted(found)
+
+
+CASES = {
+    "1x1": problem_of(x=(4, 5), y=(4, 5), r=(1, 1), s=(1, 1), d=(1, 1), lo=(0, 0)),
+    "1x1, channels first": problem_of(x=(4, 5), y=(4, 5), r=(1, 1), s=(1, 1), d=(1, 1), lo=(0, 0), layout="ncx"),
+    "1x1, stride 2": problem_of(x=(7, 8), y=(4, 4), r=(1, 1), s=(2, 2), d=(1, 1), lo=(0, 0)),
+    "1x1, stride and pads": problem_of(x=(7,), y=(6,), s=(2,), lo=(4,)),
+    "1x1, stride and odd pads": problem_of(x=(7,), y=(5,), s=(2,), lo=(1,)),
+    "windows far apart": problem_of(x=(40,), y=(4,), r=(3,), s=(11,), d=(2,)),
+    "windows that reach beyond": problem_of(x=(40,), y=(4,), r=(3,), s=(11,), d=(2,), lo=(1,)),
+    "a row within an image": problem_of(x=(4, 6), y=(4, 4), r=(1, 3), s=(1, 1), d=(1, 1), lo=(0, 0)),
+    "one element": problem_of(x=(1, 1), y=(1, 1), r=(1, 1), s=(1, 1), d=(1, 1), lo=(0, 0)),
+}
+
+
+@pytest.mark.parametrize("unknown", "xwy")
+@pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
+def test_the_terms_stay_where_they_are(problem, unknown):
+    problem = replace(problem, unknown=Unknown(unknown))
+    simple = simplify(problem)
+    simple.validate()
+
+    assert terms(simple) == terms(problem) != []
+
+
+@pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
+def test_no_element_of_an_unknown_image_is_lost(problem):
+    """Elements that no window meets are zeros to be written."""
+    problem = replace(problem, unknown=Unknown.X)
+    simple = simplify(problem)
+
+    assert np.prod(simple.shapes["x"]) == np.prod(problem.shapes["x"])
+
+
+def test_what_becomes_of_the_named_problems():
+    flat = simplify(CASES["1x1"])
+    assert (flat.batch, flat.x_extent, flat.stride) == (1, (40,), (1,))
+    assert simplify(CASES["1x1, channels first"]).x_extent == (20,)
+    assert simplify(CASES["1x1, stride 2"]).stride == (1, 1)
+    apart = simplify(CASES["windows far apart"])
+    assert (apart.x_extent, apart.y_extent, apart.taps) == ((4, 5), (4, 1), (1, 3))
+    assert simplify(CASES["windows that reach beyond"]) == CASES["windows that reach beyond"]
