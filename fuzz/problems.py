@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
@@ -488,6 +489,8 @@ def in_child(work, describe, *, quiet: bool = False) -> bool:
         right = False
         try:
             right = work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(0 if right else 1)

@@ -324,6 +324,7 @@ def main() -> int:
     if args.program:
         run_program()
         return 0
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it runs in the background
     if args.torch:
         import torch  # noqa: F401
     folder = Path(tempfile.mkdtemp(prefix="convgrad-soak-"))
