@@ -158,11 +158,17 @@ class Soak:
             self.stop.set()
 
     def interrupt(self, rng: random.Random) -> None:
-        """The main thread, in the middle of calls; then it calls on."""
+        """The main thread, in the middle of calls; then it calls on.
+
+        Python drops an interrupt that comes while an object is being deleted, so another one may be needed.
+        """
         timer = threading.Timer(rng.random() * 0.2, os.kill, (os.getpid(), signal.SIGINT))
+        end = time.perf_counter() + 5
         try:
             timer.start()
             while True:
+                if time.perf_counter() > end:
+                    signal.raise_signal(signal.SIGINT)
                 if rng.random() < 0.02:
                     forget()
                 rng.choice(self.jobs).run()
