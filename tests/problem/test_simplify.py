@@ -14,7 +14,8 @@ def problem_of(unknown="y", n=2, x=(8,), y=(8,), r=(1,), s=(1,), d=(1,), lo=(0,)
     shapes = {"x": (n, 1, 3, *x), "w": (1, 4, 3, *r), "y": (n, 1, 4, *y)}
     return ConvProblem(
         unknown=Unknown(unknown), batch=n, groups=1, x_channels=3, y_channels=4, x_extent=x, y_extent=y, taps=r,
-        stride=s, dilation=d, pad_low=lo, **{f"{name}_strides": strides(shape, layout) for name, shape in shapes.items()},
+        stride=s, dilation=d, pad_low=lo,
+        **{f"{name}_strides": strides(shape, layout) for name, shape in shapes.items()},
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ CALL_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One parallel loop of a kernel: independent tasks, each of which writes memory that no other task touches."""
+    """One parallel loop of a kernel: independent tasks; two of them write to the same place only the same value."""
 
     symbol: str
     tasks: int
