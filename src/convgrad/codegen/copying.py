@@ -161,13 +161,14 @@ class Copy:
         self.isa.store(b, self.dst_dtype, value, dst, count)
 
     def _fill(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
-        """One number, many times."""
+        """One number, many times; not even read where there is nothing to fill."""
         lanes = self.isa.lanes(self.compute)
-        one = self.isa.load(b, self.src_dtype, src)
-        every = self.isa.splat(b, one, lanes)
-        whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
-        b.loop(0, whole, lambda i, _: self._store(b, every, self._dst(b, dst, i)), step=lanes, name="fill")
-        b.loop(whole, dim.extent, lambda i, _: self._store(b, one, self._dst(b, dst, i)), name="fill")
+        with b.when(b.compare("sgt", dim.extent, 0)):
+            one = self.isa.load(b, self.src_dtype, src)
+            every = self.isa.splat(b, one, lanes)
+            whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
+            b.loop(0, whole, lambda i, _: self._store(b, every, self._dst(b, dst, i)), step=lanes, name="fill")
+            b.loop(whole, dim.extent, lambda i, _: self._store(b, one, self._dst(b, dst, i)), name="fill")
 
     def _vectors(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
         lanes = self.isa.lanes(self.compute)

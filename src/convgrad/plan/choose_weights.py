@@ -14,7 +14,7 @@ from convgrad.plan.tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem
 
-CHUNK_BYTES = 4 * 1024 * 1024  # of sums besides those of the first chunk
+CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
 UNROLLED_WINDOWS = 4
 LEAST_SHARES = 16  # tasks; shares of rows and lanes are uneven
@@ -123,7 +123,16 @@ def _fewer_rows(plan: WeightsPlan, size: int) -> WeightsPlan:
         plan = replace(plan, row_shares=plan.row_shares + 1 + plan.row_shares // 16)
     while size * plan.lane_slab_size > SLAB_BYTES and plan.share_blocks > 1:
         plan = replace(plan, lane_shares=plan.lane_shares + 1 + plan.lane_shares // 16)
-    return plan
+    return _without_empty_shares(plan)
+
+
+def _without_empty_shares(plan: WeightsPlan) -> WeightsPlan:
+    """Shares are whole tiles and whole blocks of lanes, so that fewer of them than asked for may hold all."""
+    return replace(
+        plan,
+        row_shares=max(1, -(-plan.row_count // plan.share_rows)),
+        lane_shares=max(1, -(-plan.lane_blocks // plan.share_blocks)),
+    )
 
 
 def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
@@ -134,4 +143,4 @@ def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
     others = chunks * plan.bundles * plan.row_shares
     if others * plan.lane_shares < LEAST_SHARES and not plan.spread:
         plan = replace(plan, lane_shares=min(plan.lane_blocks, max(plan.lane_shares, -(-LEAST_SHARES // others))))
-    return plan
+    return _without_empty_shares(plan)
