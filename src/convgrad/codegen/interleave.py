@@ -1,6 +1,7 @@
 """Runs of numbers that belong to several planes in turn: a b c a b c ... and aa.. bb.. cc..
 
 Strided reads, the phases of strided results, and images of a few channels with channels innermost are all this.
+Element q of a run belongs to plane q mod planes and is at position q div planes there.
 """
 
 from __future__ import annotations
@@ -12,92 +13,74 @@ from convgrad.codegen.isa.base import Isa, shuffle
 
 MOST_PLANES = 16
 
-Load = Callable[[Index, Value | None], Value]  # position in a run, count of lanes or None -> vector
-Store = Callable[[Value, Index, Index, Value | None], None]  # vector, plane, position, count of lanes or None
+Counts = list[Value] | None  # lanes of each vector that hold numbers; None: all of them
+Scalar = Callable[[Index, Index, Index], None]  # moves one number, of element q, plane and position
 
 
 def emit_deinterleave(
-    b: Builder, isa: Isa, lanes: int, planes: int, run: Index, load: Load, store: Store,
-    scalar: Callable[[Index, Index, Index], None],
+    b: Builder, isa: Isa, lanes: int, planes: int, run: Index,
+    load: Callable[[Index, Value | None], Value], store: Callable[[Value, int, Index, Value | None], None],
+    scalar: Scalar,
 ) -> None:  # fmt: skip
-    """Element q of the run goes to plane q mod planes, position q div planes.
+    """From a run to planes.
 
-    `load(q, count)` reads a vector of the run, `store(vector, plane, position, count)` writes one of a plane, and
-    `scalar(q, plane, position)` moves one number where there are no masks.
+    `load(q, count)` reads a vector of the run, `store(vector, plane, position, count)` writes one of a plane.
     """
-    group = planes * lanes
-    whole = b.mul(b.floor_div(run, group), group)
 
-    def vectors(q: Index, counts: list[Value] | None, kept: list[Value] | None) -> None:
-        parts = [load(b.add(q, i * lanes), counts[i] if counts else None) for i in range(planes)]
+    def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
+        parts = [load(b.add(q, i * lanes), in_run[i] if in_run else None) for i in range(planes)]
         for plane in range(planes):
             value = pick(b, parts, [lane * planes + plane for lane in range(lanes)])
-            store(value, plane, b.floor_div(q, planes), kept[plane] if kept else None)
+            store(value, plane, b.floor_div(q, planes), in_plane[plane] if in_plane else None)
 
-    b.loop(0, whole, lambda q, _: vectors(q, None, None), step=group, name="group")
-    rest = b.sub(run, whole)
-    if rest == 0:
-        return
-    if isa.masks:
-
-        def tail() -> None:
-            counts = [index(b.minimum(b.maximum(b.sub(rest, i * lanes), 0), lanes)) for i in range(planes)]
-            kept = [index(b.floor_div(b.add(rest, planes - 1 - plane), planes)) for plane in range(planes)]
-            vectors(whole, counts, kept)
-
-        if isinstance(rest, int):
-            tail()
-        else:
-            with b.when(b.compare("sgt", rest, 0)):
-                tail()
-        return
-
-    def one(q: Index, _: object) -> None:
-        position, plane = b.split(q, (1 << 62, planes))
-        scalar(q, plane, position)
-
-    b.loop(whole, run, one, name="rest")
+    _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
 
 
 def emit_interleave(
     b: Builder, isa: Isa, lanes: int, planes: int, run: Index,
     load: Callable[[int, Index, Value | None], Value], store: Callable[[Value, Index, Value | None], None],
-    scalar: Callable[[Index, Index, Index], None],
+    scalar: Scalar,
 ) -> None:  # fmt: skip
-    """The inverse: element q of the run comes from plane q mod planes, position q div planes."""
-    group = planes * lanes
-    whole = b.mul(b.floor_div(run, group), group)
+    """From planes to a run: `load(plane, position, count)` and `store(vector, q, count)`."""
 
-    def vectors(q: Index, counts: list[Value] | None, kept: list[Value] | None) -> None:
+    def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
         position = b.floor_div(q, planes)
-        parts = [load(plane, position, counts[plane] if counts else None) for plane in range(planes)]
+        parts = [load(plane, position, in_plane[plane] if in_plane else None) for plane in range(planes)]
         for i in range(planes):
             wanted = [(i * lanes + lane) % planes * lanes + (i * lanes + lane) // planes for lane in range(lanes)]
-            store(pick(b, parts, wanted), b.add(q, i * lanes), kept[i] if kept else None)
+            store(pick(b, parts, wanted), b.add(q, i * lanes), in_run[i] if in_run else None)
 
+    _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
+
+
+def _emit_groups(
+    b: Builder, isa: Isa, lanes: int, planes: int, run: Index, vectors: Callable[[Index, Counts, Counts], None],
+    scalar: Scalar,
+) -> None:  # fmt: skip
+    """A vector of every plane at a time; what is left under masks or, where there are none, one by one."""
+    group = planes * lanes
+    whole = b.mul(b.floor_div(run, group), group)
     b.loop(0, whole, lambda q, _: vectors(q, None, None), step=group, name="group")
     rest = b.sub(run, whole)
     if rest == 0:
         return
-    if isa.masks:
 
-        def tail() -> None:
-            counts = [index(b.floor_div(b.add(rest, planes - 1 - plane), planes)) for plane in range(planes)]
-            kept = [index(b.minimum(b.maximum(b.sub(rest, i * lanes), 0), lanes)) for i in range(planes)]
-            vectors(whole, counts, kept)
-
-        if isinstance(rest, int):
-            tail()
-        else:
-            with b.when(b.compare("sgt", rest, 0)):
-                tail()
-        return
+    def tail() -> None:
+        in_run = [index(b.minimum(b.maximum(b.sub(rest, i * lanes), 0), lanes)) for i in range(planes)]
+        in_plane = [index(b.floor_div(b.add(rest, planes - 1 - plane), planes)) for plane in range(planes)]
+        vectors(whole, in_run, in_plane)
 
     def one(q: Index, _: object) -> None:
         position, plane = b.split(q, (1 << 62, planes))
         scalar(q, plane, position)
 
-    b.loop(whole, run, one, name="rest")
+    if not isa.masks:
+        b.loop(whole, run, one, name="rest")
+    elif isinstance(rest, int):
+        tail()
+    else:
+        with b.when(b.compare("sgt", rest, 0)):
+            tail()
 
 
 def pick(b: Builder, parts: list[Value], wanted: list[int]) -> Value:
