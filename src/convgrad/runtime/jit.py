@@ -80,9 +80,9 @@ def llvm_version() -> str:
 
 
 def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
-    """Parse, clean up and write. LLVM's objects end with this function, and so under the lock."""
+    """Parse, clean up and write. The module ends with this function, and so under the lock."""
+    target, manager, builder = _passes(machine.triple, machine.cpu, machine.features)
     llvm = _llvm()
-    target = _target(machine.triple, machine.cpu, machine.features)
     try:
         # A context of its own, so that types do not pile up in the global one.
         module = llvm.parse_assembly(ir, context=llvm.create_context())
@@ -91,11 +91,18 @@ def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
         module.verify()
     except RuntimeError as error:
         raise CompileError(f"LLVM does not accept the module: {error}") from error
+    manager.run(module, builder)
+    return form(module, target)
+
+
+@cache
+def _passes(triple: str, cpu: str, features: str) -> tuple[Any, Any, Any]:
+    """Target, pass manager and pass builder, kept: llvmlite does not give back all memory of the last two (5 KiB)."""
+    llvm, target = _llvm(), _target(triple, cpu, features)
     manager = llvm.create_new_module_pass_manager()
     for name in PASSES:
         getattr(manager, f"add_{name}_pass")()
-    manager.run(module, llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=2)))
-    return form(module, target)
+    return target, manager, llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=2))
 
 
 def _target(triple: str, cpu: str, features: str) -> Any:
