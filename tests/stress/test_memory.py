@@ -13,7 +13,8 @@ from cases import FUNCTIONS
 from convgrad import ConvError
 from convgrad.arrays import call
 from convgrad.operations import _convolution
-from convgrad.runtime import kernel, memory
+from convgrad.plan.machine import current_machine
+from convgrad.runtime import jit, kernel, memory
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and /proc as Linux has them")
 CALLS = 10_000
@@ -118,6 +119,21 @@ def test_kernels_that_are_dropped_give_their_memory_back():
     gc.collect()
     assert resident_bytes() - before[0] < SLACK
     assert mappings() - before[1] <= 4
+
+
+@linux
+def test_compiling_leaves_nothing_behind():
+    """LLVM's objects of a compilation, of which llvmlite does not give back all."""
+    ir, machine = "define void @nothing() {\n ret void\n}\n", current_machine()
+
+    def use(times):
+        for _ in range(times):
+            jit.compile_ir(ir, machine)
+
+    use(100)
+    before = resident_bytes()
+    use(1000)
+    assert resident_bytes() - before < 1 << 20  # it was 5 MiB
 
 
 def test_geometries_that_are_remembered_are_bounded(monkeypatch):
