@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
 import threading
 from collections.abc import Sequence
 
@@ -141,8 +140,3 @@ class GuardedWorkspace:
             if not part.redzone_is_whole():
                 self.broken.append(f"something was written beside the {name} of {part.size} bytes")
         self._mine.parts = []
-
-
-def supported() -> bool:
-    """Whether this system has what this module needs."""
-    return sys.platform == "linux"

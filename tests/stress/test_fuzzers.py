@@ -14,8 +14,6 @@ import pytest
 
 from convgrad.runtime import memory
 
-pytestmark = pytest.mark.skipif(not guarded.supported(), reason="guard pages as Linux has them")
-
 
 def test_random_problems_are_right(program):
     text = program("problems.py", "--seconds", "14", "--seed", "2024")

@@ -1,9 +1,6 @@
 """A short soak. docs/reliability.md has the log of a long one."""
 
-import guarded
 import pytest
-
-pytestmark = pytest.mark.skipif(not guarded.supported(), reason="guard pages and /proc as Linux has them")
 
 
 def test_threads_forks_interrupts_and_caches_in_trouble(program):
