@@ -36,16 +36,18 @@ def canonicalize(
     """The problem whose kernel computes the operation on tensors of these strides.
 
     Strides count elements, in the axis order of the user: of the inputs except the bias, and of the output.
-    `bias_stride` is None without a bias. Nothing is ever copied for a layout: the group axis is split off the channel
-    axis that counts all channels by stride arithmetic.
+    `bias_stride` is None without a bias; for a weights gradient it is that of the bias gradient, the sums of diff_dst,
+    which is computed along. Nothing is ever copied for a layout: the group axis is split off the channel axis that
+    counts all channels by stride arithmetic.
     """
     if resolved.op == "BiasAddBackward":
         return _bias_problem(resolved, input_strides[0], output_strides, dtype, out_dtype, accumulate)
     roles = ROLES[resolved.op]
     strides = dict(zip(roles, (*input_strides[:2], output_strides), strict=True))
     x_channels, y_channels = (n // resolved.groups for n in (resolved.image_channels, resolved.window_channels))
+    unknown, has_bias = SOLVES_FOR[resolved.op], bias_stride is not None
     problem = ConvProblem(
-        unknown=SOLVES_FOR[resolved.op],
+        unknown=unknown,
         batch=resolved.batch,
         groups=resolved.groups,
         x_channels=x_channels,
@@ -61,8 +63,9 @@ def canonicalize(
         y_strides=_activation_strides(resolved.data_format, strides["y"], y_channels),
         dtype=dtype,
         out_dtype=out_dtype,
-        bias=bias_stride is not None,
+        bias=has_bias and unknown is not Unknown.W,
         bias_stride=1 if bias_stride is None else bias_stride,
+        bias_gradient=roles[1] if has_bias and unknown is Unknown.W else "",  # diff_dst is the second input
         accumulate=accumulate,
     )
     problem.validate()

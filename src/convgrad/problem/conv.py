@@ -54,7 +54,8 @@ class ConvProblem:
     out_dtype: str = "f32"  # of storage of the unknown
     bias: bool = False  # add bias[g · channels + channel] to the unknown (X or Y); stored like the given tensors
     bias_stride: int = 1
-    accumulate: bool = False  # add to what the unknown holds already
+    bias_gradient: str = ""  # with W: x or y, whose sums per channel, over all else, are a second result, at bias
+    accumulate: bool = False  # add to what the unknown, and the bias gradient, hold already
 
     @property
     def rank(self) -> int:
@@ -74,6 +75,15 @@ class ConvProblem:
     def strides(self) -> dict[str, Ints]:
         """Of x, w and y, in elements, in the axis order of Φ."""
         return {"x": self.x_strides, "w": self.w_strides, "y": self.y_strides}
+
+    @property
+    def bias_length(self) -> int:
+        """Elements of the bias, or of its gradient; 0 where there is neither."""
+        name = self.bias_gradient or (self.unknown.value if self.bias else "")
+        if not name:
+            return 0
+        _, groups, channels, *_ = self.shapes[name]
+        return groups * channels
 
     @property
     def flops(self) -> int:
@@ -97,12 +107,14 @@ class ConvProblem:
         assert min(self.batch, self.x_channels, self.y_channels, *self.x_extent, *self.y_extent, *self.taps) >= 0
         assert min(self.groups, *self.stride, *self.dilation) >= 1
         assert not (self.bias and self.unknown is Unknown.W)
+        assert self.bias_gradient in (("", "x", "y") if self.unknown is Unknown.W else ("",))
 
     def __str__(self) -> str:
         def by(values: Ints) -> str:
             return "x".join(map(str, values))
 
-        extras = "".join(f" {word}" for word, on in (("bias", self.bias), ("accumulate", self.accumulate)) if on)
+        words = {"bias": self.bias, f"sums-of-{self.bias_gradient}": self.bias_gradient, "accumulate": self.accumulate}
+        extras = "".join(f" {word}" for word, on in words.items() if on)
         return (
             f"solve {self.unknown.value}: n{self.batch} g{self.groups} c{self.x_channels} k{self.y_channels} "
             f"x{by(self.x_extent)} y{by(self.y_extent)} r{by(self.taps)} s{by(self.stride)} d{by(self.dilation)} "

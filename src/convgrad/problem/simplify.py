@@ -35,7 +35,7 @@ def simplify(problem: ConvProblem) -> ConvProblem:
     if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
         return problem
     axes = _axes(problem)
-    if problem.unknown is not Unknown.X:  # elements of x between windows are results, too, where x is the unknown
+    if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
         axes = [piece for axis in axes for piece in _without_stride(axis)]
     axes = _joined(axes)
     batch, x_step, y_step = problem.batch, problem.x_strides[0], problem.y_strides[0]

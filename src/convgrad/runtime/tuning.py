@@ -113,12 +113,11 @@ class _Arrays:
 
     def __init__(self, problem: ConvProblem) -> None:
         strides = problem.strides | {"bias": (problem.bias_stride,)}
-        shapes = problem.shapes | {"bias": (_bias_length(problem),)}
+        shapes = problem.shapes | {"bias": (problem.bias_length,)}
+        results = {problem.unknown.value, "bias" if problem.bias_gradient else ""}
         self.held: list[np.ndarray] = []
         self.addresses: Addresses = tuple(  # type: ignore[assignment]
-            self._add(
-                shapes[name], strides[name], problem.out_dtype if name == problem.unknown.value else problem.dtype
-            )
+            self._add(shapes[name], strides[name], problem.out_dtype if name in results else problem.dtype)
             for name in ("x", "w", "y", "bias")
         )
 
@@ -138,10 +137,3 @@ class _Arrays:
             part[...] = some[: part.size]
         self.held.append(array)
         return array.ctypes.data - low * size
-
-
-def _bias_length(problem: ConvProblem) -> int:
-    if not problem.bias:
-        return 0
-    _, groups, channels, *_ = problem.shapes[problem.unknown.value]
-    return groups * channels
