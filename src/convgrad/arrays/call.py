@@ -144,7 +144,7 @@ class Operation:
         """Check everything, in an order in which nothing is written before the last check."""
         op = self.op
         inputs = [(name, view(op, name, array)) for name, array in self._named(first, second, bias)]
-        dtype = _common_dtype(op, inputs)
+        dtype = common_dtype(op, inputs)
         target = None if out is None else output_view(op, "out", out)
         out_dtype = _result_dtype(op, dtype, target, out_dtype)
         if not isinstance(accumulate, bool | np.bool_):
@@ -154,7 +154,7 @@ class Operation:
         if op == "BiasAddBackward":
             inputs.append(("one", view(op, "one", one(numpy_dtype(dtype)))))
         views = [given for _, given in inputs]
-        record = self._record(views, target, attributes, shape, out_dtype, bool(accumulate), auto_pad_rule)
+        record = self.record(views, target, attributes, shape, out_dtype, bool(accumulate), auto_pad_rule)
         if target is not None:
             refuse_overlap(op, "out", target, inputs)
             result, finish = out, None
@@ -178,7 +178,7 @@ class Operation:
         arrays = [(names[0], first)] if len(names) == 1 else [(names[0], first), (names[1], second)]
         return arrays if bias is None else [*arrays, ("bias", bias)]
 
-    def _record(self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule) -> Record:
+    def record(self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule) -> Record:
         """The record of a geometry: found, or made by inference and compilation."""
         key = None
         if _is_plain((*attributes, shape, auto_pad_rule)):
@@ -199,7 +199,7 @@ class Operation:
             auto_pad_rule=auto_pad_rule,
         )
         if target is None:
-            _refuse_more_than_memory(self.op, self.schema.output, resolved.output_shape, out_dtype)
+            refuse_more_than_memory(self.op, self.schema.output, resolved.output_shape, out_dtype)
         strides = dense_strides(resolved.output_shape) if target is None else target.strides
         problem = canonicalize(
             resolved,
@@ -244,7 +244,7 @@ def known_one(array: Any) -> ndarray | None:
     return _ones.get(array.dtype) if type(array) is ndarray else None
 
 
-def _refuse_more_than_memory(op: str, name: str, shape: tuple[int, ...], dtype: str) -> None:
+def refuse_more_than_memory(op: str, name: str, shape: tuple[int, ...], dtype: str) -> None:
     """Try, before anything is compiled, whether there is room for a result."""
     try:
         np.empty(shape, numpy_dtype(dtype))
@@ -255,7 +255,7 @@ def _refuse_more_than_memory(op: str, name: str, shape: tuple[int, ...], dtype: 
         ) from None
 
 
-def _common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
+def common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
     (first, given), *others = inputs
     for name, other in others:
         if other.dtype != given.dtype:
