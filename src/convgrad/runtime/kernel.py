@@ -28,6 +28,7 @@ class Kernel:
         "_idle",
         "_most_tasks",
         "_run",
+        "address",
         "compile_seconds",
         "from_disk",
         "problem",
@@ -45,9 +46,15 @@ class Kernel:
         self.compile_seconds = seconds
         self.from_disk = from_disk
         addresses, self._code = jit.load(objects, (driver.ENTRY,))
-        self._run = ctypes.CFUNCTYPE(None)(addresses[driver.ENTRY])
+        self.address = addresses[driver.ENTRY]  # of `void convgrad_run(record)`, for callers that are compiled, too
+        self._run = ctypes.CFUNCTYPE(None)(self.address)
         self._most_tasks = max((stage.tasks for stage in module.stages), default=0) or 1
         self._idle: list[tuple[Any, ctypes.c_void_p]] = []  # records of calls; as many as were ever in flight at once
+
+    @property
+    def most_tasks(self) -> int:
+        """The most threads that find work."""
+        return self._most_tasks
 
     def workspace_bytes(self, threads: int) -> int:
         """Memory that a call on so many threads works in, besides its arguments."""

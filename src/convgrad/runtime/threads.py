@@ -43,7 +43,18 @@ class Route:
 class Team:
     """What a call needs to know to go parallel. There is one per process; calls read its attributes without a lock."""
 
-    __slots__ = ("_asked", "_modules", "_workers", "count", "forked", "limit", "parallel", "route", "source")
+    __slots__ = (
+        "_asked",
+        "_modules",
+        "_workers",
+        "count",
+        "forked",
+        "limit",
+        "parallel",
+        "published",
+        "route",
+        "source",
+    )
 
     def __init__(self) -> None:
         """A team that has not been asked for yet."""
@@ -54,6 +65,7 @@ class Team:
         self.source = ""  # what decided that number
         self.forked = False
         self.route, self.parallel, self.limit = Route("none"), 0, 0
+        self.published = (ctypes.c_int64 * 3)()  # count, parallel and limit, for callers that are compiled; never moves
 
     def start(self) -> int:
         """Settle the number of threads; the first call does it. Returns the number."""
@@ -85,6 +97,7 @@ class Team:
                 self._workers.grow(count - 1)
         self._apply_limit()
         self.count = count  # last: whoever reads it finds a route
+        self._publish()
 
     def _choose_route(self) -> None:
         self._modules = len(sys.modules)
@@ -95,6 +108,11 @@ class Team:
             self.route = self._own_route(loaded)
         self.parallel = self.route.parallel
         self._apply_limit()
+        self._publish()
+
+    def _publish(self) -> None:
+        """One word at a time: any mixture of old and new is good, since a route that was chosen once keeps working."""
+        self.published[1], self.published[2], self.published[0] = self.parallel, self.limit, self.count
 
     def _own_route(self, loaded: Route | None) -> Route:
         name = "pool" if pool.is_supported() else "python"
@@ -111,6 +129,7 @@ class Team:
         self.forked = True
         if self.route.name != "none":
             self.count, self.route = 0, Route("none")  # settled again by the next call
+            self._publish()
 
     def effective(self) -> int:
         """Threads that a call made now would use at most."""
