@@ -1,0 +1,210 @@
+"""Derivatives: each operator is linear in each tensor, and what multiplies the other is an operator again.
+
+Φ = Σ x · w · y, and every operator is ∂Φ of one factor, so its derivatives are ∂Φ of the other two. Nothing is
+computed, and nothing is kept, for a gradient that nobody asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from convgrad.torch import kernels
+from convgrad.torch.layout import dim_order
+
+_below_autograd = torch._C._after_autograd_keyset
+_view_tracking = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+# Dispatch keys that come after autograd, and what they are for plain CPU tensors: nothing but the kernel
+_REMAINING = _below_autograd.raw_repr() & ~_view_tracking.raw_repr()
+_PLAIN = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The derivatives of an operator (first, second, *rest).
+
+    Functions take the gradient of the result, the other tensor, the shape and the axes' order in memory of the tensor
+    whose gradient they return, and the words: strides, pads_begin, pads_end, then output_padding of transposed
+    operations, dilations, groups.
+    """
+
+    of_first: Callable[..., Tensor]
+    of_second: Callable[..., Tensor]
+    words: slice  # where in `rest` the words are
+    has_bias: bool = False
+
+
+def _rules() -> dict[str, Rule]:
+    ops = torch.ops.convgrad
+    convolve, transpose = ops.convolution.default, ops.conv_transpose.default
+    data, weights = ops.convolution_backward_data.default, ops.convolution_backward_weights.default
+    data_t, weights_t = ops.conv_transpose_backward_data.default, ops.conv_transpose_backward_weights.default
+    return {
+        "convolution": Rule(
+            of_first=lambda diff, w, shape, order, words: data(diff, w, shape[2:], *words),
+            of_second=lambda diff, x, shape, order, words: weights(x, diff, shape[2:], *words, order),
+            words=slice(1, None),
+            has_bias=True,
+        ),
+        "convolution_backward_data": Rule(
+            of_first=lambda diff, w, shape, order, words: convolve(diff, w, None, *words),
+            of_second=lambda diff, y, shape, order, words: weights(diff, y, shape[2:], *words, order),
+            words=slice(1, None),
+        ),
+        "convolution_backward_weights": Rule(
+            of_first=lambda diff, y, shape, order, words: data(y, diff, shape[2:], *words),
+            of_second=lambda diff, x, shape, order, words: convolve(x, diff, None, *words),
+            words=slice(1, 6),
+        ),
+        "conv_transpose": Rule(
+            of_first=lambda diff, w, shape, order, words: data_t(diff, w, *words),
+            of_second=lambda diff, y, shape, order, words: weights_t(y, diff, shape[2:], *words, order),
+            words=slice(1, None),
+            has_bias=True,
+        ),
+        "conv_transpose_backward_data": Rule(
+            of_first=lambda diff, w, shape, order, words: transpose(diff, w, None, *words),
+            of_second=lambda diff, x, shape, order, words: weights_t(diff, x, shape[2:], *words, order),
+            words=slice(0, None),
+        ),
+        "conv_transpose_backward_weights": Rule(
+            of_first=lambda diff, x, shape, order, words: data_t(x, diff, *words),
+            of_second=lambda diff, y, shape, order, words: transpose(y, diff, None, *words),
+            words=slice(1, 7),
+        ),
+    }
+
+
+def register(library: torch.library.Library) -> None:
+    """Give every operator its rule under autograd, of reverse and of forward mode."""
+    for name, rule in _rules().items():
+        library.impl(name, _bilinear(name, rule), "Autograd", with_keyset=True)
+    library.impl("bias_add_backward", _linear("bias_add_backward"), "Autograd", with_keyset=True)
+
+
+def _below(name: str) -> Callable[..., Tensor]:
+    """What runs an operator on whatever comes after autograd.
+
+    For plain CPU tensors that is the kernel, which is called here and now: another round through the dispatcher would
+    cost more than a small layer.
+    """
+    kernel = getattr(kernels, name)
+    op = getattr(torch.ops.convgrad, name).default
+
+    def run(keyset, *args):
+        if keyset.raw_repr() & _REMAINING == _PLAIN:
+            return kernel(*args)
+        # An autograd function switches gradients off, but transforms that come further down may want theirs.
+        with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+            return op.redispatch(keyset & _below_autograd, *args)
+
+    return run
+
+
+def _bilinear(name: str, rule: Rule):
+    run = _below(name)
+    op = getattr(torch.ops.convgrad, name).default
+
+    def forward(ctx, keyset, first, second, *rest):
+        needs_first, needs_second = ctx.needs_input_grad[1:3]
+        ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
+        ctx.shapes = first.shape, second.shape
+        ctx.order = dim_order(second) if needs_second else ()
+        ctx.words = rest[rule.words]
+        ctx.set_materialize_grads(False)
+        return run(keyset, first, second, *rest)
+
+    def backward(ctx, diff):
+        first, second = ctx.saved_tensors
+        _, needs_first, needs_second, *needs = ctx.needs_input_grad
+        diff_first = diff_second = None
+        others: list[Tensor | None] = [None] * len(needs)
+        if diff is not None:
+            if needs_first:
+                diff_first = rule.of_first(diff, second, ctx.shapes[0], (), ctx.words)
+            if needs_second:
+                diff_second = rule.of_second(diff, first, ctx.shapes[1], ctx.order, ctx.words)
+            if rule.has_bias and needs[0]:
+                others[0] = torch.ops.convgrad.bias_add_backward.default(diff)
+        return None, diff_first, diff_second, *others
+
+    # Autograd below the transforms of torch.func, which come here once for each of their levels
+    function = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward))
+
+    def autograd(keyset, first, second, *rest):
+        if forward_ad._current_level >= 0:
+            bias = rest[0] if rule.has_bias else None
+            primals, tangents = _unpacked(first, second, bias)
+            if any(tangent is not None for tangent in tangents):
+                return _dual(op, rule.has_bias, primals, tangents, rest)
+        if torch.is_grad_enabled() and (
+            first.requires_grad
+            or second.requires_grad
+            or (rule.has_bias and rest[0] is not None and rest[0].requires_grad)
+        ):
+            return function.apply(keyset, first, second, *rest)
+        return run(keyset, first, second, *rest)
+
+    return autograd
+
+
+def _linear(name: str):
+    """Of BiasAddBackward: the gradient of a sum is the same number everywhere."""
+    run = _below(name)
+    op = getattr(torch.ops.convgrad, name).default
+
+    def forward(ctx, keyset, diff_dst):
+        ctx.shape = diff_dst.shape
+        return run(keyset, diff_dst)
+
+    def backward(ctx, diff):
+        ones = (1,) * (len(ctx.shape) - 2)
+        return None, diff.reshape(1, -1, *ones).expand(ctx.shape)
+
+    function = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward))
+
+    def autograd(keyset, diff_dst):
+        if forward_ad._current_level >= 0:
+            (primal,), (tangent,) = _unpacked(diff_dst)
+            if tangent is not None:
+                return forward_ad.make_dual(op(primal), op(tangent))
+        if torch.is_grad_enabled() and diff_dst.requires_grad:
+            return function.apply(keyset, diff_dst)
+        return run(keyset, diff_dst)
+
+    return autograd
+
+
+def _static(forward, backward) -> dict[str, Any]:
+    return {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+
+
+def _unpacked(*tensors: Tensor | None) -> tuple[list, list]:
+    """Primals and tangents; None for those that have none."""
+    pairs = [(None, None) if tensor is None else tuple(forward_ad.unpack_dual(tensor)) for tensor in tensors]
+    return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
+
+
+def _dual(op, has_bias: bool, primals: list, tangents: list, rest: tuple) -> Tensor:
+    """The product rule: op(x, w) and op(dx, w) + op(x, dw) + db."""
+    (first, second, bias), (d_first, d_second, d_bias) = primals, tangents
+    tail = rest[1:] if has_bias else rest
+
+    def call(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
+        return op(one, other, added, *tail) if has_bias else op(one, other, *tail)
+
+    terms = []
+    if d_first is not None:
+        terms.append(call(d_first, second, None))
+    if d_second is not None:
+        terms.append(call(first, d_second, None))
+    result = call(first, second, bias)
+    if d_bias is not None:
+        terms.append(d_bias.reshape(1, -1, *(1,) * (result.dim() - 2)).expand(result.shape))
+    return forward_ad.make_dual(result, sum(terms[1:], terms[0]))
