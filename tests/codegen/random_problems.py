@@ -81,22 +81,32 @@ def _check(problem, plan, machine, seed, low, run):
             values[name] = array.view.astype(np.float64)
     start = values.pop(unknown, 0.0)
     exact = start + solve(problem, **({"x": None, "w": None, "y": None} | values))
+    results = [(arrays[unknown], exact)]
+    given = [array for name, array in arrays.items() if name != unknown]
     bias = None
     if problem.bias:
         groups, channels = problem.shapes[unknown][1:3]
         bias = StridedArray((groups * channels,), (problem.bias_stride,), numpy_dtype(problem.dtype), low=low)
         bias.view[...] = rng.integers(-2, 3, groups * channels).astype(bias.view.dtype)
         exact += bias.view.astype(np.float64).reshape(groups, channels, *[1] * problem.rank)
-    given = [array for name, array in arrays.items() if name != unknown] + ([bias] if bias else [])
+        given.append(bias)
+    if problem.bias_gradient:
+        dtype = numpy_dtype(problem.out_dtype)
+        bias = StridedArray((problem.bias_length,), (problem.bias_stride,), dtype, low=low)
+        if problem.accumulate:
+            bias.view[...] = rng.integers(-2, 3, problem.bias_length).astype(dtype)
+        start = bias.view.astype(np.float64) if problem.accumulate else 0.0
+        axes = (0, *range(3, problem.rank + 3))
+        results.append((bias, start + values[problem.bias_gradient].sum(axes).reshape(-1)))
     before = [array.buffer.inside.copy() for array in given]
     run(lower(plan), machine, [*(arrays[name] for name in "xwy"), bias], low=low)
     for array, held in zip(given, before, strict=True):
         assert np.array_equal(array.buffer.inside, held), "an input was written to"
-    result = arrays[unknown]
-    np.testing.assert_array_equal(
-        result.view.astype(np.float64), exact.astype(np.float32).astype(result.view.dtype).astype(np.float64)
-    )
-    assert result.only_elements_changed(), "something was written beside the elements of the result"
+    for result, wanted in results:
+        np.testing.assert_array_equal(
+            result.view.astype(np.float64), wanted.astype(np.float32).astype(result.view.dtype).astype(np.float64)
+        )
+        assert result.only_elements_changed(), "something was written beside the elements of the result"
 
 
 def rebuilding(problem):
@@ -175,7 +185,7 @@ def _draw(rng):
     }
     dtype = pick("f32", "f32", "f32", "bf16", "f16", "f64")
     strides = {name: strides_for(rng, name, shape, name == unknown.value) for name, shape in shapes.items()}
-    return ConvProblem(
+    problem = ConvProblem(
         unknown=unknown, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=x_extent, y_extent=y_extent,
         taps=taps, stride=stride, dilation=dilation, pad_low=low,
         x_strides=strides["x"], w_strides=strides["w"], y_strides=strides["y"],
@@ -183,6 +193,9 @@ def _draw(rng):
         bias=unknown is not Unknown.W and pick(False, False, True), bias_stride=pick(1, 1, 2, -1, 0),
         accumulate=pick(False, False, True),
     )  # fmt: skip
+    if unknown is Unknown.W:  # the bias gradient is a result, whose elements lie apart
+        problem = replace(problem, bias_gradient=pick("", "x", "y"), bias_stride=problem.bias_stride or 3)
+    return problem
 
 
 def _axis(rng, most):

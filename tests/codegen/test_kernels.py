@@ -62,6 +62,16 @@ EDGES = {
     "windows that meet no image": problem_of(Y, (2,), (9,), (2,), stride=3, low=4, bias=True),
     "an image that meets no window": problem_of(X, (40,), (2,), (2,), stride=2, low=0, bias=True),
     "weights that meet nothing": problem_of(W, (2,), (3,), (2,), stride=9, low=7),
+    "weights that meet nothing, and sums of x": problem_of(
+        W, (2,), (3,), (2,), stride=9, low=7, bias_gradient="x", accumulate=True
+    ),
+    "no windows of weights, and sums of x": problem_of(W, (2, 5), (0, 3), (3, 3), bias_gradient="x", bias_stride=-2),
+    "no windows of weights, and sums of y": problem_of(W, (2, 5), (0, 3), (3, 3), bias_gradient="y"),
+    "no images of weights, and sums": problem_of(W, (9,), (9,), (3,), batch=0, low=1, bias_gradient="x"),
+    "gaps between windows are summed, too": problem_of(W, (23, 9), (3, 2), (2, 2), stride=(9, 5), bias_gradient="x"),
+    "elements before and behind the windows are summed, too": problem_of(
+        W, (30, 8), (4, 3), (3, 2), stride=(2, 1), low=(-5, -2), bias_gradient="x"
+    ),
     "pads beyond the kernel": problem_of(X, (7, 6), (12, 13), (3, 2), low=(4, 4)),
     "stride beyond the kernel": problem_of(X, (23,), (6,), (2,), channels=(9, 3), stride=4, low=1),
     "stride and dilation share a factor": problem_of(X, (20,), (9,), (3,), stride=4, dilation=2, low=3),
@@ -77,6 +87,33 @@ EDGES = {
 def test_edges_are_solved_by_every_layout_of_vectors(problem, isa):
     for variant in range(3):
         check(problem, isa, variant=variant, low=bool(variant % 2))
+
+
+SUMMED = {  # of x and of y, in every kind of plan; see KINDS
+    "in place": problem_of(W, (9, 25), (9, 25), (3, 3), channels=(1, 1), groups=70, layout="NXC", low=1),
+    "across groups": problem_of(W, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, layout="NXC", low=1),
+    "across groups, channels first": problem_of(W, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, low=1),
+    "depthwise, channels first": problem_of(W, (9, 37), (9, 37), (3, 3), channels=(1, 1), groups=19, low=1),
+    "a few groups": problem_of(W, (9, 13), (4, 6), (3, 3), channels=(17, 21), groups=3, stride=2, low=1),
+    "rows": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(5, 133), batch=2, low=1),
+    "shares": problem_of(W, (16, 16), (16, 16), (1, 1), channels=(300, 700), layout="NXC"),
+    "several chunks and blocks": problem_of(W, (60, 70), (30, 23), (3, 3), channels=(4, 17), stride=(2, 3), low=1),
+    "beside a stride without meaning": problem_of(W, (2, 29, 31), (2, 10, 3), (1, 1, 2), stride=(1, 3, 14)),
+}
+
+
+@each_isa
+@pytest.mark.parametrize("of", ["x", "y"])
+@pytest.mark.parametrize("problem", SUMMED.values(), ids=SUMMED)
+def test_sums_per_channel_come_with_weights_gradients(problem, of, isa):
+    """In every type, from every strides: those of the layout, and with a gap between elements, read one by one."""
+    spread = {f"{name}_strides": tuple(2 * step for step in problem.strides[name]) for name in "xy"}
+    for number, dtype in enumerate(("f32", "bf16", "f16", "f64")):
+        asked = replace(problem, bias_gradient=of, dtype=dtype, out_dtype=dtype, accumulate=number % 2 == 1)
+        for variant in range(3 if number == 0 else 1):
+            check(asked, isa, variant=variant, low=bool(variant % 2), alter=variant or None)
+        if number == 0:
+            check(replace(asked, **spread, bias_stride=-3), isa)
 
 
 # --- every kind of plan

@@ -32,7 +32,7 @@ def backwards(module):
 
 
 def solved(problem, plan, machine, change=lambda module: module):
-    """The bits of the result, of inputs with fractions, so that any other order of a sum shows."""
+    """The bits of the results, of inputs with fractions, so that any other order of a sum shows."""
     rng, unknown = np.random.default_rng(7), problem.unknown.value
     arrays = {}
     for name, shape in problem.shapes.items():
@@ -40,13 +40,15 @@ def solved(problem, plan, machine, change=lambda module: module):
         arrays[name] = StridedArray(shape, problem.strides[name], dtype)
         if name != unknown or problem.accumulate:
             arrays[name].view[...] = rng.standard_normal(shape).astype(dtype)
-    bias = None
-    if problem.bias:
-        groups, channels = problem.shapes[unknown][1:3]
-        bias = StridedArray((groups * channels,), (problem.bias_stride,), numpy_dtype(problem.dtype))
-        bias.view[...] = rng.standard_normal(groups * channels).astype(bias.view.dtype)
+    results, bias = [arrays[unknown]], None
+    if problem.bias_length:
+        dtype = numpy_dtype(problem.out_dtype if problem.bias_gradient else problem.dtype)
+        bias = StridedArray((problem.bias_length,), (problem.bias_stride,), dtype)
+        if problem.bias or problem.accumulate:
+            bias.view[...] = rng.standard_normal(problem.bias_length).astype(dtype)
+        results += [bias] if problem.bias_gradient else []
     run_here(change(lower(plan)), machine, [*(arrays[name] for name in "xwy"), bias])
-    return arrays[unknown].buffer.bytes.copy()
+    return np.concatenate([result.buffer.bytes for result in results])
 
 
 @each_isa

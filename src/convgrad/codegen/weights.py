@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from convgrad.codegen.bias import BiasShare, finish_bias
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.data import round64
 from convgrad.codegen.ir import Builder, Index, Module, Value, index
@@ -14,6 +15,7 @@ from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.packing import can_spread_by_vectors, spread_groups, unpack_weights
 from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.sums import pairwise
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
 
@@ -27,12 +29,13 @@ def lower_weights(plan: WeightsPlan) -> KernelModule:
     scratch = max(staging, 0 if plan.direct else slabs)
     sums = _Sums(plan)
     tasks = prod(plan.grid)
-    finish = prod(plan.finish_grid)
+    finish = prod(plan.finish_grid) + (1 if plan.problem.bias_gradient else 0)
+    last = _finish_with_bias if plan.problem.bias_gradient else _finish
     stages = (
         emit_stage(module, "sums", tasks, scratch, sums.task),
-        emit_stage(module, "finish", finish, scratch, lambda b, at, task: _finish(plan, b, at, task)),
+        emit_stage(module, "finish", finish, scratch, lambda b, at, task: last(plan, b, at, task)),
     )
-    shared = round64(size * plan.sum_size) * plan.chunks
+    shared = (round64(size * plan.sum_size) + size * plan.bias_size) * plan.chunks
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
@@ -80,11 +83,16 @@ class _Sums:
         self.first_row = b.mul(row_share, plan.share_rows)
         self.sums = b.at(at.shared, b.mul(chunk, _chunk_numbers(plan)), self.kind)
         self._clear(b)
+        bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
+        if bias:
+            bias.clear(b)
         lanes = b.at(at.scratch, round64(BYTES[plan.compute] * plan.row_slab_size), "i8")
 
         def block(number: Index, _: object) -> None:
             places = b.split(number, plan.block_grid)
             starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
+            if bias:
+                bias.add_block(b, starts)
             if plan.direct:
                 self._in_place(b, at, starts)
                 return
@@ -98,6 +106,20 @@ class _Sums:
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
         last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
         b.loop(first, last, block, name="block")
+
+    def _bias_share(self, b: Builder, at: Places, chunk: Index, lane_share: Index, row_share: Index) -> BiasShare:
+        """The channels that this task packs, where it is the one to sum them."""
+        plan = self.plan
+        if plan.problem.bias_gradient == self.row_tensor:
+            count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+            first, others = self.first_row, lane_share
+        else:
+            first, others = b.mul(self.first_block, plan.width), row_share
+            rest = b.maximum(b.sub(plan.lane_count, first), 0)  # a share of the lanes may be empty
+            count = b.minimum(rest, plan.share_blocks * plan.width)
+        target = b.at(at.shared, b.dot([(chunk, plan.bias_size)], plan.chunks * _chunk_numbers(plan)), self.kind)
+        source = at.of(plan.problem.bias_gradient)
+        return BiasShare(plan, source, target, self.bundle, first, count, None if others == 0 else others)
 
     def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
         plan = self.plan
@@ -301,6 +323,16 @@ def _first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
     return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.direct else first
 
 
+def _finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
+    """The last task is the bias gradient."""
+    sums = b.at(at.shared, plan.chunks * _chunk_numbers(plan), ARITHMETIC[plan.compute])
+    b.either(
+        b.compare("slt", task, prod(plan.finish_grid)),
+        lambda: _finish(plan, b, at, task),
+        lambda: finish_bias(plan, b, sums, at.bias),
+    )
+
+
 def _finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
     isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
@@ -345,10 +377,7 @@ def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None
                 isa.load(b, plan.compute, b.at(sums, b.add(place, chunk * step), kind), plan.lanes)
                 for chunk in range(plan.chunks)
             ]
-            while len(parts) > 1:
-                pairs = [b.binary("fadd", x, y) for x, y in zip(parts[::2], parts[1::2], strict=False)]
-                parts = pairs + parts[len(pairs) * 2 :]
-            isa.store(b, plan.compute, parts[0], b.at(sums, place, kind))
+            isa.store(b, plan.compute, pairwise(b, parts), b.at(sums, place, kind))
 
         b.loop(0, b.mul(rows, plan.width), vector, step=plan.lanes, name="add")
 

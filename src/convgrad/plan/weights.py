@@ -8,6 +8,7 @@ from math import prod
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
+BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
 
@@ -191,6 +192,11 @@ class WeightsPlan:
     # --- sums
 
     @property
+    def bias_size(self) -> int:
+        """Sums per channel of one chunk, which are the bias gradient; those of a chunk begin on a cache line."""
+        return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
+
+    @property
     def padded_rows(self) -> int:
         """Row channels of all tasks."""
         return self.share_rows * self.row_shares
@@ -217,8 +223,9 @@ class WeightsPlan:
 
     @property
     def block_grid(self) -> Ints:
-        """Blocks of windows per axis."""
-        return tuple(-(-axis.windows // block) for axis, block in zip(self.axes, self.block, strict=True))
+        """Blocks of windows per axis; where x is summed per channel, it is seen even if no window is."""
+        least = 1 if self.problem.bias_gradient == "x" else 0
+        return tuple(max(least, -(-axis.windows // block)) for axis, block in zip(self.axes, self.block, strict=True))
 
     @property
     def grid(self) -> Ints:
@@ -239,6 +246,7 @@ class WeightsPlan:
         columns = self.vectors * (1 if self.rows_shift else self.tile_taps)
         return (
             f"weights plan on {self.isa}: lanes along {self.lane_side}, tile {rows} x {columns}·{self.lanes}, "
-            f"{'in place, ' if self.direct else ''}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks\n"
+            f"{'in place, ' if self.direct else ''}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks"
+            + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
