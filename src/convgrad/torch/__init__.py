@@ -1,8 +1,11 @@
-"""convgrad in PyTorch: the operations on tensors, as functions that autograd knows.
+"""convgrad in PyTorch: whole programs, models, layers, and the operations on tensors, as functions that autograd knows.
 
-`convgrad.torch.functions` explains what they take; the operators themselves are `torch.ops.convgrad.*`.
+`enable` lets a program run on convgrad as it is, `convert` a model; `convgrad.torch.nn` has layers.
+`convgrad.torch.functions` explains what the functions take; the operators themselves are `torch.ops.convgrad.*`.
 """
 
+from convgrad.torch import nn
+from convgrad.torch.conversion import Conversion, convert, restore
 from convgrad.torch.functions import (
     bias_add_backward,
     conv_transpose,
@@ -12,13 +15,24 @@ from convgrad.torch.functions import (
     convolution_backward_data,
     convolution_backward_weights,
 )
+from convgrad.torch.takeover import Taken, disable, enable, enabled, is_enabled, taken
 
 __all__ = [
+    "Conversion",
+    "Taken",
     "bias_add_backward",
     "conv_transpose",
     "conv_transpose_backward_data",
     "conv_transpose_backward_weights",
+    "convert",
     "convolution",
     "convolution_backward_data",
     "convolution_backward_weights",
+    "disable",
+    "enable",
+    "enabled",
+    "is_enabled",
+    "nn",
+    "restore",
+    "taken",
 ]
