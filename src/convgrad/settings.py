@@ -11,8 +11,8 @@ from pathlib import Path
 
 from convgrad.errors import SettingError
 
-ISAS = ("portable", "avx2", "avx512", "amx", "neon")
-FPMATH_MODES = ("strict", "tf32", "bf16", "any")  # oneDNN's words
+ISAS = ("portable", "avx2", "avx512", "amx_emulated", "amx", "neon")
+FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")  # oneDNN's words
 
 _OFF = ("", "off", "0", "none")  # values of CONVGRAD_CACHE_DIR that switch the disk cache off
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave
 from convgrad.codegen.ir import Builder, Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.splitting import Pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,17 @@ class Dim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding."""
+    """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding.
+
+    With `pieces`, dst holds bf16 and gets the pieces of every number.
+    """
 
     isa: Isa
     compute: str
     src_dtype: str
     dst_dtype: str
     accumulate: bool = False
+    pieces: Pieces | None = None
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
@@ -155,6 +160,9 @@ class Copy:
         self._store(b, self.isa.load(b, self.src_dtype, src), dst)
 
     def _store(self, b: Builder, value: Value, dst: Value, count: Value | None = None) -> None:
+        if self.pieces is not None:
+            self.pieces.store(b, self.isa, value, dst, count)
+            return
         if self.accumulate:
             lanes = int(value.type[1:].split()[0]) if value.type.startswith("<") else 1
             value = b.binary("fadd", self.isa.load(b, self.dst_dtype, dst, lanes, count), value)

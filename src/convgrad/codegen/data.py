@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from itertools import count
+from math import prod
 
 from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
-from convgrad.codegen.module import KernelModule
+from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import can_spread_by_vectors, pack_weights_panel, spread_groups
-from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.data import DataPlan
 
 
 def lower_data(plan: DataPlan) -> KernelModule:
     """Two stages: weights, then outputs."""
-    plan.validate()
     module = Module()
-    size = BYTES[plan.compute]
-    staging = round64(size * plan.panel)
-    slab = 0 if plan.reads_in_place else round64(size * plan.slab_size)
-    buffers = slab + (0 if plan.writes_in_place else round64(size * plan.result_size))
-    scratch = max(staging, buffers)
-    main = _Main(plan)
+    stages, shared, scratch = emit_data(module, DataStages(plan))
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+def emit_data(
+    module: Module, main: DataStages, prefix: str = "", start: int = 0, only_if: Condition | None = None
+) -> tuple[tuple[Stage, ...], int, int]:
+    """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch."""
+    plan = main.plan
+    plan.validate()
+    main.start = start
+    scratch = max(main.pack_bytes, main.main_bytes)
     panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
-    stages = [
-        emit_stage(module, "pack", panels, scratch, lambda b, at, task: _pack(plan, b, at, task)),
-        emit_stage(module, "main", main.tasks, scratch, main.task),
-    ]
-    shared = round64(size * plan.weights_size) + round64(size * plan.bias_size)
-    return KernelModule(ir=str(module), stages=tuple(stages), shared_bytes=shared, scratch_bytes=scratch)
+    stages = (
+        emit_stage(module, f"{prefix}pack", panels, scratch, main.pack, only_if),
+        emit_stage(module, f"{prefix}main", main.tasks, scratch, main.task, only_if),
+    )
+    return stages, start + main.shared_bytes, scratch
 
 
 def round64(count: int) -> int:
@@ -72,29 +77,6 @@ def _lane_origin(plan: DataPlan, b: Builder, bundle: Index, block: Index, group_
     return b.dot([(_first_group(plan, b, bundle), group_step), (first, channel_step)])
 
 
-def _pack(plan: DataPlan, b: Builder, at: Places, task: Value) -> None:
-    """One panel of weights, and with the first panel of a lane block its bias."""
-    isa, p = ISAS[plan.isa], plan.problem
-    bundle, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
-    group_step, out_step, in_step, _, _ = _channel_strides(plan)
-    target = b.at(at.shared, b.mul(task, plan.panel), ARITHMETIC[plan.compute])
-    origin = b.add(_lane_origin(plan, b, bundle, block, group_step, out_step), b.mul(i_block, plan.i_block * in_step))
-    source = b.at(at.w, origin, STORAGE[p.dtype])
-    channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-    pack_weights_panel(
-        b, Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute),
-        source, target, at.scratch,
-        lanes=_lane_dims(plan, bundle, block, b, group_step, out_step),
-        channels=(channels, plan.i_block, in_step),
-        taps=list(zip(p.taps, p.w_strides[3:], strict=True)),
-        width=plan.width,
-        whole=_whole_lanes(plan),
-    )  # fmt: skip
-    if p.bias:
-        with b.when(b.compare("eq", i_block, 0)):
-            _pack_bias(plan, b, at, bundle, block)
-
-
 def _whole_lanes(plan: DataPlan) -> bool:
     """Whether every lane of every block holds a channel."""
     if plan.writes_in_place:
@@ -104,9 +86,9 @@ def _whole_lanes(plan: DataPlan) -> bool:
     return plan.out_channels % plan.width == 0
 
 
-def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> None:
+def _pack_bias(plan: DataPlan, b: Builder, at: Places, shared: Value, bundle: Index, block: Index) -> None:
     isa, p = ISAS[plan.isa], plan.problem
-    target = _bias_at(plan, b, at, bundle, block)
+    target = _bias_at(plan, b, shared, bundle, block)
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
@@ -114,31 +96,93 @@ def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Ind
     copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, bundle, block, b, *steps)])
 
 
-def _bias_at(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> Value:
-    start = round64(BYTES[plan.compute] * plan.weights_size) // BYTES[plan.compute]
+def _bias_at(plan: DataPlan, b: Builder, shared: Value, bundle: Index, block: Index) -> Value:
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
-    return b.at(at.shared, b.add(start, b.mul(which, plan.width)), ARITHMETIC[plan.compute])
+    packed = b.at(shared, round64(plan.packed_bytes * plan.weights_size), "i8")
+    return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
 
 
-class _Main:
-    """The second stage."""
+class DataStages:
+    """Both stages of a plan."""
+
+    sweep = Sweep
+    start = 0  # of its part of the shared memory
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
-        self.tasks = 1
-        for extent in plan.grid:
-            self.tasks *= extent
+        self.tasks = prod(plan.grid)
         p = plan.problem
         self.input, self.output = ("x", "y") if plan.solves_y else ("y", "x")
         self.in_strides, self.out_strides = p.strides[self.input], p.strides[self.output]
 
+    @property
+    def slab_bytes(self) -> int:
+        """Of the packed input of a task."""
+        return 0 if self.plan.reads_in_place else round64(self.plan.packed_bytes * self.plan.slab_size)
+
+    @property
+    def main_bytes(self) -> int:
+        """Scratch of a task of the second stage."""
+        plan = self.plan
+        return self.slab_bytes + (0 if plan.writes_in_place else round64(BYTES[plan.compute] * plan.result_size))
+
+    @property
+    def pack_bytes(self) -> int:
+        """Scratch of a task of the first stage."""
+        return round64(self.plan.packed_bytes * self.plan.panel)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Packed weights and bias."""
+        plan = self.plan
+        return round64(plan.packed_bytes * plan.weights_size) + round64(BYTES[plan.compute] * plan.bias_size)
+
+    def shared(self, b: Builder, at: Places) -> Value:
+        """Where packed weights and bias are."""
+        return b.at(at.shared, self.start, "i8")
+
+    def pack(self, b: Builder, at: Places, task: Value) -> None:
+        """One panel of weights, and with the first panel of a lane block its bias."""
+        plan, p = self.plan, self.plan.problem
+        bundle, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
+        group_step, out_step, in_step, _, _ = _channel_strides(plan)
+        origin = _lane_origin(plan, b, bundle, block, group_step, out_step)
+        source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
+        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        shared = self.shared(b, at)
+        self.pack_panel(
+            b, at, task, source, b.at(shared, b.mul(task, plan.panel), self.packed_kind),
+            lanes=_lane_dims(plan, bundle, block, b, group_step, out_step),
+            channels=(channels, plan.i_block, in_step),
+        )  # fmt: skip
+        if p.bias:
+            with b.when(b.compare("eq", i_block, 0)):
+                _pack_bias(plan, b, at, shared, bundle, block)
+
+    @property
+    def packed_kind(self) -> str:
+        """LLVM's type of a packed number."""
+        return self.kind
+
+    def pack_panel(
+        self, b: Builder, at: Places, task: Value, source: Value, target: Value, *,
+        lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
+    ) -> None:  # fmt: skip
+        """The weights at `source` in the order of the microkernel."""
+        plan, p = self.plan, self.plan.problem
+        copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
+        pack_weights_panel(
+            b, copy, source, target, at.scratch, lanes=lanes, channels=channels,
+            taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width, whole=_whole_lanes(plan),
+        )  # fmt: skip
+
     def task(self, b: Builder, at: Places, task: Value) -> None:
-        """All of a task."""
+        """All of a task of the second stage."""
         plan = self.plan
         *blocks, self.bundle, share = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
-        results = b.at(at.scratch, round64(BYTES[plan.compute] * plan.slab_size), "i8")
+        results = b.at(at.scratch, self.slab_bytes, "i8")
         first = b.mul(share, plan.blocks_per_task)
         last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
         if plan.writes_in_place:
@@ -188,7 +232,7 @@ class _Main:
     def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
         """The part of the input that the block reads, zeros where a register tile reaches beyond it."""
         plan, p = self.plan, self.plan.problem
-        strides, channel_step = plan.slab_strides
+        strides, _ = plan.slab_strides
         group_step, channel_stride = self.in_strides[1], self.in_strides[2]
         dims, source, target = [], 0, 0
         ranges: list[Range] = []
@@ -207,15 +251,25 @@ class _Main:
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
         source = b.add(source, b.mul(_first_group(plan, b, self.bundle), group_step))
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        self.clear_slab(b, slab, ranges, channels)
+        copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
+        tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.packed_kind)
+        self.copy_slab(b, copy, tensor, packed, dims, channels)
+
+    def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
+        """Zeros around the numbers of the input."""
+        plan = self.plan
         if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
             emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
         elif plan.pixel_major:
             emit_zero_outside(b, self.isa, plan.compute, slab, ranges)
         else:
-            all_channels = Range(0, channels, None, channel_step)
+            all_channels = Range(0, channels, None, plan.slab_strides[1])
             emit_zero_outside(b, self.isa, plan.compute, slab, [all_channels, *ranges])
-        copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-        tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.kind)
+
+    def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
+        """Numbers of the input, `dims` being their places, of all lanes or of so many input channels."""
+        plan, group_step, channel_stride = self.plan, *self.in_strides[1:3]
         lanes = _lane_dims(plan, self.bundle, 0, b, group_step, 0) if plan.spread else []
         if plan.spread and can_spread_by_vectors(copy, plan.in_channels, plan.out_channels, channel_stride, group_step):
             spread_groups(
@@ -223,7 +277,7 @@ class _Main:
                 lanes_per_group=plan.out_channels, width=plan.width,
             )  # fmt: skip
             return
-        dims.append(Dim(channels, channel_stride, channel_step))
+        dims = [*dims, Dim(channels, channel_stride, plan.slab_strides[1])]
         dims += [Dim(n, src, dst) for n, dst, src in lanes]
         if plan.planes == 1:
             copy.emit(b, tensor, packed, dims)
@@ -235,12 +289,12 @@ class _Main:
         self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index, fresh: bool
     ) -> None:
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
-        plan = self.plan
+        plan, shared = self.plan, self.shared(b, at)
         which = b.add(b.mul(b.add(b.mul(self.bundle, plan.lane_blocks), block), plan.i_blocks), i_block)
-        weights = b.at(at.shared, b.mul(which, plan.panel), self.kind)
-        bias = _bias_at(plan, b, at, self.bundle, block) if plan.problem.bias else None
+        weights = b.at(shared, b.mul(which, plan.panel), self.packed_kind)
+        bias = _bias_at(plan, b, shared, self.bundle, block) if plan.problem.bias else None
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        Sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh).run()
+        self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh).run()
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

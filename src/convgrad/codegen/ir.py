@@ -51,6 +51,7 @@ class Module:
         self._functions: list[str] = []
         self._declarations: dict[str, str] = {}
         self._globals: list[str] = []
+        self.notes: set[str] = set()  # what emitters have added that a module needs once
 
     def declare(self, result: str, name: str, arguments: Sequence[str]) -> None:
         """Make an intrinsic known; again is harmless."""
@@ -61,6 +62,17 @@ class Module:
         name = f"@table{len(self._globals)}"
         body = ", ".join(f"i64 {value}" for value in values)
         self._globals.append(f"{name} = private unnamed_addr constant [{len(values)} x i64] [{body}], align 64")
+        return Value("ptr", name)
+
+    def bytes(self, values: bytes) -> Value:
+        """A constant block of bytes, on cache lines of its own; equal blocks are one."""
+        body = ", ".join(f"i8 {value}" for value in values)
+        text = f"private unnamed_addr constant [{len(values)} x i8] [{body}], align 64"
+        for line in self._globals:
+            if line.endswith(text):
+                return Value("ptr", line.split()[0])
+        name = f"@bytes{len(self._globals)}"
+        self._globals.append(f"{name} = {text}")
         return Value("ptr", name)
 
     def add(self, text: str) -> None:

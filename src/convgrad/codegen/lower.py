@@ -1,12 +1,16 @@
 """From a plan to LLVM IR."""
 
 from convgrad.codegen.data import lower_data
+from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.weights import lower_weights
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
+from convgrad.plan.matrix import MatrixDataPlan
 
 
 def lower(plan: Plan) -> KernelModule:
     """The module of any plan."""
+    if isinstance(plan, MatrixDataPlan):
+        return lower_matrix_data(plan)
     return lower_data(plan) if isinstance(plan, DataPlan) else lower_weights(plan)

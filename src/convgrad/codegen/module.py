@@ -26,6 +26,7 @@ class Stage:
 
     symbol: str
     tasks: int
+    optional: bool = False  # decides itself, from what earlier stages left in shared memory, whether to do anything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

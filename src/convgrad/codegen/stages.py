@@ -27,27 +27,37 @@ class Places:
         return getattr(self, tensor)
 
 
+Condition = Callable[[Builder, Places], Value]  # an i1, the same for all threads of a call
+
+
 def emit_stage(
-    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None]
-) -> Stage:
-    """A function for the task and one, exported, that claims tasks until there are none left."""
+    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None],
+    only_if: Condition | None = None,
+) -> Stage:  # fmt: skip
+    """A function for the task and one, exported, that claims tasks until there are none left.
+
+    With `only_if`, a stage whose condition does not hold does nothing.
+    """
     arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS)]
     inner = Builder(module, f"{symbol}.task", arguments)
     task, *pointers = inner.arguments
     body(inner, Places(*pointers), task)
     inner.finish()
-    _emit_claims(module, symbol, tasks, scratch_bytes)
-    return Stage(symbol=symbol, tasks=tasks)
+    _emit_claims(module, symbol, tasks, scratch_bytes, only_if)
+    return Stage(symbol=symbol, tasks=tasks, optional=only_if is not None)
 
 
-def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int) -> None:
+def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, only_if: Condition | None) -> None:
     b = Builder(module, symbol, [("ptr", "call")], exported=True)
     call = b.arguments[0]
     field = {name: b.at(call, i, "i64") for i, name in enumerate(CALL_FIELDS)}
     pointer = {name: b.load("ptr", field[name], 8) for name in _POINTERS}
+    head, work, done = (b.new_label(name) for name in ("claim", "work", "done"))
+    if only_if is not None:
+        b.do(f"br {only_if(b, Places(*pointer.values()))}, label %wanted, label %{done}")
+        b.open("wanted")
     slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
     pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
-    head, work, done = (b.new_label(name) for name in ("claim", "work", "done"))
     b.branch(head)
     b.open(head)
     task = b.emit("i64", f"atomicrmw add {field['tasks']}, i64 1 monotonic")

@@ -14,7 +14,7 @@ from convgrad.plan.data import DataPlan
 
 
 @dataclass(frozen=True)
-class _Spot:
+class Spot:
     """Offsets from the bases of the slab, the weights and the results, and the sums still to run."""
 
     slab: Index = 0
@@ -40,7 +40,7 @@ class Sweep:
 
     def run(self) -> None:
         """All tiles."""
-        self._axis(0, _Spot())
+        self._axis(0, Spot())
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """Outputs of the tile, in row-major order of the axes, against output channels."""
@@ -77,7 +77,7 @@ class Sweep:
 
     # --- phases
 
-    def _axis(self, n: int, spot: _Spot) -> None:
+    def _axis(self, n: int, spot: Spot) -> None:
         if n == len(self.plan.axes):
             self._emit_tile(spot)
             return
@@ -108,7 +108,7 @@ class Sweep:
 
         b.loop(0, len(axis.phases), phase, name="phase")
 
-    def _known_phase(self, n: int, axis: GatherAxis, phase: Phase, spot: _Spot) -> None:
+    def _known_phase(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> None:
         """A phase emitted for itself: its taps are written out, or its borders told from its inside."""
         plan, b = self.plan, self.b
         stop = self._stop(n, phase.count)
@@ -159,7 +159,7 @@ class Sweep:
     def _stop(self, n: int, count: Index) -> Index:
         return self.b.minimum(self.b.sub(count, self.starts[n]), self.plan.block[n])
 
-    def _moved(self, n: int, spot: _Spot, j: Index, first: Index, offset: Index, tap: Index) -> _Spot:
+    def _moved(self, n: int, spot: Spot, j: Index, first: Index, offset: Index, tap: Index) -> Spot:
         """At output j of the block and tap 0."""
         plan, b, axis = self.plan, self.b, self.plan.axes[n]
         phase_step, j_step = plan.result_strides[0][n]
@@ -179,7 +179,7 @@ class Sweep:
 
     # --- taps
 
-    def _summed(self, n: int, spot: _Spot, bounds: tuple[Index, Index]) -> _Spot:
+    def _summed(self, n: int, spot: Spot, bounds: tuple[Index, Index]) -> Spot:
         """With a loop over the taps of axis n."""
         plan, axis = self.plan, self.plan.axes[n]
         step: int | Value = axis.offset_step * plan.slab_strides[0][n]
@@ -189,7 +189,7 @@ class Sweep:
             return spot
         return replace(spot, sums=(*spot.sums, self._reduction(*bounds, step, axis.tap_step * self.tap_strides[n])))
 
-    def _written_out(self, n: int, axis: GatherAxis, phase: Phase, spot: _Spot) -> _Spot:
+    def _written_out(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
         """With the taps of axis n as offsets of their own."""
         plan = self.plan
         if plan.planes > 1 and axis is plan.axes[-1]:
@@ -230,7 +230,7 @@ class Sweep:
 
     # --- the register tile
 
-    def _emit_tile(self, spot: _Spot) -> None:
+    def _emit_tile(self, spot: Spot) -> None:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
         channel = self._reduction(0, self.channels, plan.slab_strides[1], plan.width)
@@ -257,7 +257,7 @@ class Sweep:
 
 def _tap_strides(plan: DataPlan) -> list[int]:
     """Steps of the packed weights per tap of each axis, the batch included."""
-    step, strides = plan.i_block * plan.width, []
+    step, strides = plan.panel // plan.taps if plan.taps else 0, []
     for taps in reversed(plan.problem.taps):
         strides.insert(0, step)
         step *= taps

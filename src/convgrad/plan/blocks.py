@@ -37,8 +37,10 @@ def even_share(total: int, most: int) -> int:
 def best_blocks(plan: DataPlan, cycles: float) -> DataPlan:
     """The plan with the blocks, and the share of input channels, of the lowest cost; `cycles` are its arithmetic's."""
     shares = [plan.i_block]
-    while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * LEAST_CHANNELS:
-        shares.append(even_share(plan.in_channels, -(-shares[-1] // 2)))
+    least = max(LEAST_CHANNELS, plan.channel_unit)
+    while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * least:
+        half = even_share(plan.in_channels, -(-shares[-1] // 2))
+        shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
     candidates = (_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares)
     return min(candidates, key=lambda candidate: _cost(candidate, cycles))
 
@@ -71,7 +73,7 @@ def _sizes(tile: int, whole: int) -> list[int]:
 
 def _cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles of packing, of fetching weights again, and of what grows with too large or too few tasks."""
-    size, tasks = SIZES[plan.compute], prod(plan.grid)
+    size, tasks = plan.packed_bytes, prod(plan.grid)
     alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
@@ -84,7 +86,8 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
     weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     room = NEAR_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
-    overflow = _overflow(size * plan.slab_size, room) + _overflow(size * plan.result_size, RESULT_BYTES)
+    results_bytes = SIZES[plan.compute] * plan.result_size
+    overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES)
     return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
 
 

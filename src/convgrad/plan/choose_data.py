@@ -10,9 +10,11 @@ from typing import Any
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.choose_matrix import finished_matrix, matrix_data_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
+from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -23,13 +25,21 @@ MOST_UNROLLED = 320  # multiply-adds written out
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
-    candidates = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    by_vectors = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    by_tiles = matrix_data_candidates(problem, machine)
+    candidates = sorted([*by_vectors, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
         for cycles, other in candidates
     )
     for cycles, plan in candidates:
-        yield _finished(replace(plan, reasons=reasons), cycles)
+        plan = replace(plan, reasons=reasons)
+        if isinstance(plan, MatrixDataPlan):
+            spare, other = by_vectors[0]
+            plan = finished_matrix(plan, cycles, _finished(other, spare))
+            yield replace(plan, writes_in_place=problem.out_dtype == "f32" and _writes_in_place(plan))
+        else:
+            yield _finished(plan, cycles)
 
 
 def _finished(plan: DataPlan, cycles: float) -> DataPlan:
@@ -98,6 +108,8 @@ def _unrolled_axes(plan: DataPlan) -> int:
 
 
 def _kind(plan: DataPlan) -> str:
+    if isinstance(plan, MatrixDataPlan):
+        return "on matrix tiles"
     return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
 
 

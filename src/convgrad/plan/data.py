@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
@@ -79,6 +80,16 @@ class DataPlan:
     def taps(self) -> int:
         """Of the whole kernel."""
         return prod(self.problem.taps)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of a number in the slab and in the panels."""
+        return SIZES[self.compute]
+
+    @property
+    def channel_unit(self) -> int:
+        """Input channels are packed in multiples of this."""
+        return 1
 
     # --- sizes, in numbers
 

@@ -45,6 +45,7 @@ LEVELS = {  # from the least to the best of each architecture
     "portable": Level("x86_64", "x86-64", (), "", 4, 16, False),
     "avx2": Level("x86_64", "x86-64-v3", _AVX2, "", 8, 16, True),
     "avx512": Level("x86_64", "x86-64-v4", _AVX512, _WIDE, 16, 32, True),
+    "amx_emulated": Level("x86_64", "x86-64-v4", _AVX512, _WIDE, 16, 32, True),  # tiles by vectors; for tests
     "amx": Level("x86_64", "x86-64-v4", _AMX, f"{_WIDE},+amx-tile,+amx-bf16", 16, 32, True),
     "neon": Level("aarch64", "generic", (), "+neon", 4, 32, True),
 }
@@ -59,7 +60,7 @@ _PORTABLE_ELSEWHERE = {  # baselines of other architectures: features, registers
 class Machine:
     """The target of a compilation. Equal machines get equal code, so this value is part of every cache key."""
 
-    isa: str  # portable, avx2, avx512, amx or neon
+    isa: str  # of LEVELS
     triple: str
     cpu: str
     features: str
@@ -69,6 +70,11 @@ class Machine:
     l1_bytes: int  # of data cache per core, rounded to a class; see `_cache_class`
     l2_bytes: int
     l3_bytes: int  # of one core's share
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether there is a matrix unit, or something that acts as one."""
+        return self.isa in ("amx", "amx_emulated")
 
     def validate(self) -> None:
         """Assert what planning relies on."""
@@ -136,8 +142,8 @@ def machine_for(isa: str, *, triple: str | None = None, caches: tuple[int, int, 
 
 @cache
 def available_isas() -> tuple[str, ...]:
-    """The levels this machine can run, best last."""
-    return tuple(isa for isa in LEVELS if why_not(isa) is None)
+    """The levels this machine can run, best last; without the emulation, which only those get who ask for it."""
+    return tuple(isa for isa in LEVELS if why_not(isa) is None and isa != "amx_emulated")
 
 
 @cache

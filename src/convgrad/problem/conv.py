@@ -56,6 +56,7 @@ class ConvProblem:
     bias_stride: int = 1
     bias_gradient: str = ""  # with W: x or y, whose sums per channel, over all else, are a second result, at bias
     accumulate: bool = False  # add to what the unknown, and the bias gradient, hold already
+    fpmath_mode: str = "strict"  # of f32: how far products may be rounded, in oneDNN's words
 
     @property
     def rank(self) -> int:
@@ -108,12 +109,14 @@ class ConvProblem:
         assert min(self.groups, *self.stride, *self.dilation) >= 1
         assert not (self.bias and self.unknown is Unknown.W)
         assert self.bias_gradient in (("", "x", "y") if self.unknown is Unknown.W else ("",))
+        assert self.fpmath_mode == "strict" or self.dtype == "f32"
 
     def __str__(self) -> str:
         def by(values: Ints) -> str:
             return "x".join(map(str, values))
 
         words = {"bias": self.bias, f"sums-of-{self.bias_gradient}": self.bias_gradient, "accumulate": self.accumulate}
+        words[self.fpmath_mode] = self.fpmath_mode != "strict"
         extras = "".join(f" {word}" for word, on in words.items() if on)
         return (
             f"solve {self.unknown.value}: n{self.batch} g{self.groups} c{self.x_channels} k{self.y_channels} "

@@ -62,18 +62,23 @@ class Isa:
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
         """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
-        raw = self._narrow(b, dtype, value)
+        self.store_bits(b, self._narrow(b, dtype, value), address, count)
+
+    def store_bits(self, b: Builder, raw: Value, address: Value, count: Value | None = None) -> None:
+        """Store numbers as they are, aligned to one of them; with `count` only the first `count` lanes."""
+        kind = raw.type[1:-1].split(" x ")[1] if raw.type.startswith("<") else raw.type
+        align = {"i16": 2, "float": 4, "double": 8}[kind]
         if count is None:
-            b.store(raw, address, BYTES[dtype])
+            b.store(raw, address, align)
             return
         lanes = int(raw.type[1:].split()[0])
         if count.text == "1":  # and writes two
-            b.store(b.emit(STORAGE[dtype], f"extractelement {raw}, i64 0"), address, BYTES[dtype])
+            b.store(b.emit(kind, f"extractelement {raw}, i64 0"), address, align)
             return
         mask = first_lanes(b, lanes, count)
         name = f"llvm.masked.store.{_suffix(raw.type)}.p0"
         b.module.declare("void", name, [raw.type, "ptr", "i32", mask.type])
-        b.do(f"call void @{name}({raw}, {address}, i32 {BYTES[dtype]}, {mask})")
+        b.do(f"call void @{name}({raw}, {address}, i32 {align}, {mask})")
 
     def _masked_load(self, b: Builder, type_: str, address: Value, align: int, mask: Value) -> Value:
         zero = Value(type_, "zeroinitializer")

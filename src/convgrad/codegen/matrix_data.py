@@ -1,0 +1,245 @@
+"""Lowering of a MatrixDataPlan: the stages of a DataPlan with bf16 pieces as packed numbers and tiles as arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
+from convgrad.codegen.data import DataStages, emit_data, round64
+from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, ROW_BYTES, TILE_NUMBERS, UNITS, TileUnit
+from convgrad.codegen.microkernels.contract import Reduction
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.packing import pack_weights_panel
+from convgrad.codegen.splitting import Pieces, Watch, pair, split
+from convgrad.codegen.stages import Places
+from convgrad.codegen.sweep import Spot, Sweep
+from convgrad.codegen.verdict import Verdict
+from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, Products
+
+
+def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
+    """Weights, then outputs, and, if the data turned out to be beyond the pieces, both again on vectors."""
+    module = Module()
+    main = MatrixStages(plan)
+    stages, shared, scratch = emit_data(module, main)
+    if plan.fallback is not None:
+        again, shared, other = emit_data(module, DataStages(plan.fallback), "again.", shared, main.verdict.condition)
+        stages, scratch = (*stages, *again), max(scratch, other)
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+class MatrixSweep(Sweep):
+    """The loops of a Sweep around tiles of the matrix unit."""
+
+    def _emit_tile(self, spot: Spot) -> None:
+        plan, b = self.plan, self.b
+        assert isinstance(plan, MatrixDataPlan)
+        deep = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
+        channel = Reduction(0, deep, plan.slab_strides[1], plan.pieces * plan.width * DEPTH)
+        tile = MatrixTile(
+            unit=UNITS[plan.isa](plan.rows),
+            products=plan.products,
+            a_rows=self.tile.rows[:: plan.rows],
+            a_step=plan.axes[-1].in_step * DEPTH,
+            a_piece=plan.piece_step,
+            b_tiles=plan.lane_tiles,
+            c_rows=self.tile.c_rows[:: plan.rows],
+            c_step=plan.result_strides[0][-1][1],
+        )
+        a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
+        tile.emit(
+            b, a, x, b.at(self.results, spot.result, self.kind), [*spot.sums, channel],
+            fresh=self.fresh, start=self.bias,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixTile:
+    """C += Σ over the reductions and the products of pieces of A · B, for up to two tiles of rows by two of columns.
+
+    Steps and places are in numbers: bf16 of A and B, f32 of C. Pieces of A lie `a_piece` apart, those of B one block of
+    tiles. C is stored as it is summed: f32, its columns side by side.
+    """
+
+    unit: TileUnit
+    products: Products
+    a_rows: Sequence[int]  # where each tile of A begins
+    a_step: int  # from row to row
+    a_piece: int
+    b_tiles: int
+    c_rows: Sequence[int]
+    c_step: int
+
+    def emit(
+        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool,
+        start: Value | None = None,
+    ) -> None:  # fmt: skip
+        """Start from zero or, for every row, the vectors at `start`; unless fresh, from what C holds."""
+        places = [(m, n) for m in range(len(self.a_rows)) for n in range(self.b_tiles)]
+        for m, n in places:
+            tile, at = self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float")
+            if not fresh:
+                self.unit.load(b, tile, at, 4 * self.c_step)
+            elif start is not None:
+                self.unit.load(b, tile, b.at(start, n * COLUMNS, "float"), 0)
+            else:
+                self.unit.zero(b, tile)
+        *small, largest = self.products
+        for products in ((tuple(small), (largest,)) if small else ((largest,),)):
+            self._reduce(b, a, x, reductions, products)
+        for m, n in places:
+            self.unit.store(b, self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float"), 4 * self.c_step)
+
+    def _c(self, m: int, n: int) -> int:
+        return C_TILES[m * self.b_tiles + n]
+
+    def _reduce(
+        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products
+    ) -> None:
+        if not reductions:
+            self._multiply(b, a, x, products)
+            return
+        axis = reductions[0]
+        assert isinstance(axis.b_step, int)
+        b_step = axis.b_step
+
+        def body(i: Index, _: object) -> None:
+            here, there = b.at(a, b.mul(i, axis.a_step), "i16"), b.at(x, b.mul(i, b_step), "i16")
+            self._reduce(b, here, there, reductions[1:], products)
+
+        b.loop(axis.start, axis.stop, body, name="k")
+
+    def _multiply(self, b: Builder, a: Value, x: Value, products: Products) -> None:
+        held: tuple[int | None, int | None] = (None, None)
+        for of_a, of_b in products:
+            if held[0] != of_a:
+                for m, row in enumerate(self.a_rows):
+                    self.unit.load(b, A_TILES[m], b.at(a, row + of_a * self.a_piece, "i16"), 2 * self.a_step)
+            if held[1] != of_b:
+                for n in range(self.b_tiles):
+                    place = (of_b * self.b_tiles + n) * TILE_NUMBERS
+                    self.unit.load(b, B_TILES[n], b.at(x, place, "i16"), ROW_BYTES)
+            held = of_a, of_b
+            for m in range(len(self.a_rows)):
+                for n in range(self.b_tiles):
+                    self.unit.multiply_add(b, self._c(m, n), A_TILES[m], B_TILES[n])
+
+
+class MatrixStages(DataStages):
+    """Both stages of a MatrixDataPlan."""
+
+    plan: MatrixDataPlan
+    sweep = MatrixSweep
+
+    def __init__(self, plan: MatrixDataPlan):
+        super().__init__(plan)
+        panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
+        self.verdict = Verdict(super().shared_bytes, panels, self.tasks) if plan.watch else None
+        self.watch: Watch | None = None
+
+    @property
+    def shared_bytes(self) -> int:
+        """Packed weights and bias, and what was found about the data."""
+        return super().shared_bytes + (self.verdict.size if self.verdict else 0)
+
+    @property
+    def packed_kind(self) -> str:
+        """LLVM's type of a packed number."""
+        return "i16"
+
+    @property
+    def _f32_panel(self) -> int:
+        return round64(4 * self.plan.taps * self.plan.i_block * self.plan.width)
+
+    @property
+    def pack_bytes(self) -> int:
+        """Scratch of a task of the first stage: a panel of f32, and room to stage it."""
+        return 2 * self._f32_panel
+
+    def pack(self, b: Builder, at: Places, task: Value) -> None:
+        """As for any DataPlan, watching the weights."""
+        self.watch = Watch(b, self.plan.lanes) if self.verdict else None
+        super().pack(b, at, task)
+        if self.verdict and self.watch:
+            self.verdict.note_second(b, at.shared, task, self.watch)
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """As for any DataPlan, with tiles, watching the input."""
+        unit = UNITS[self.plan.isa](self.plan.rows)
+        unit.begin(b)
+        self.watch = Watch(b, self.plan.lanes) if self.verdict else None
+        super().task(b, at, task)
+        if self.verdict and self.watch:
+            self.verdict.note_first(b, at.shared, task, self.watch)
+        unit.end(b)
+
+    def pack_panel(
+        self, b: Builder, at: Places, task: Value, source: Value, target: Value, *,
+        lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
+    ) -> None:  # fmt: skip
+        """The weights as f32 in scratch, channel by channel, and from there two by two as pieces."""
+        plan, p = self.plan, self.plan.problem
+        copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="f32")
+        full = plan.out_channels % plan.width == 0 or plan.writes_in_place
+        pack_weights_panel(
+            b, copy, source, at.scratch, b.at(at.scratch, self._f32_panel, "i8"), lanes=lanes, channels=channels,
+            taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width,
+            whole=full and plan.in_channels % plan.i_block == 0,
+        )  # fmt: skip
+        load, block = self.isa.load, plan.lane_tiles * TILE_NUMBERS
+
+        def pairs(n: Index, _: object) -> None:
+            deep, row = b.split(n, (1 << 62, DEPTH // 2))
+            rows = b.at(at.scratch, b.mul(n, 2 * plan.width), "float")
+            there = b.at(target, b.add(b.mul(deep, plan.pieces * block), b.mul(row, DEPTH)), "i16")
+            for tile in range(plan.lane_tiles):
+                both = [
+                    load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)
+                ]
+                for value in both:
+                    if self.watch:
+                        self.watch.note(b, value)
+                halves = (split(b, value, plan.pieces, plan.exact) for value in both)
+                for piece, (even, odd) in enumerate(zip(*halves, strict=True)):
+                    place = piece * block + tile * TILE_NUMBERS
+                    b.store(pair(b, even, odd), b.at(there, place, "i16"), 4)
+
+        b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
+
+    def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
+        """Zeros around the numbers of the input in every piece, and in channels that only fill up the last tile."""
+        plan = self.plan
+        half = Copy(isa=self.isa, compute="f32", src_dtype="f32", dst_dtype="bf16")
+        last = b.floor_div(b.sub(channels, 1), DEPTH)
+        block = plan.slab_strides[1]
+        if plan.in_channels % DEPTH:
+            emit_zero(b, half.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
+        if all(r.full for r in ranges):
+            return
+        doubled = [replace(r, step=r.step // 2) for r in ranges]
+
+        def piece(n: Index, _: object) -> None:
+            emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
+
+        count = last if plan.in_channels % DEPTH else b.add(last, 1)
+        b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
+
+    def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
+        """Channels 32 by 32, then the rest."""
+        plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch)
+        copy = replace(copy, dst_dtype="bf16", pieces=pieces)
+        whole = b.floor_div(channels, DEPTH)
+        if plan.in_channels >= DEPTH:
+            copy.emit(b, tensor, packed, [*dims, Dim(whole, DEPTH * stride, block), Dim(DEPTH, stride, 1)])
+        if plan.in_channels % DEPTH:
+            rest = b.sub(channels, b.mul(whole, DEPTH))
+            source = b.at(tensor, b.mul(whole, DEPTH * stride), _storage(copy.src_dtype))
+            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, Dim(rest, stride, 1)])
+
+
+def _storage(dtype: str) -> str:
+    return {"f32": "float", "bf16": "i16", "f16": "i16"}[dtype]

@@ -1,0 +1,109 @@
+"""Numbers as sums of bf16 pieces, and what their splitting has met.
+
+An f32 is three pieces, exactly: the first two are rounded to their eight bits, and what they leave over is a difference
+that f32 holds exactly (Dekker, Numerische Mathematik 18, 1971). An f16 is two, exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgrad.codegen.ir import Builder, Value, constant
+from convgrad.codegen.isa.base import Isa
+
+HIGH = -65536  # the bits of an f32 that are a bf16
+NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an unsigned number
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """How numbers are split: into `count` pieces, `step` numbers apart in memory; `exact` if they hold everything."""
+
+    count: int
+    step: int
+    exact: bool
+    watch: Watch | None = None
+
+    def store(self, b: Builder, isa: Isa, value: Value, dst: Value, count: Value | None) -> None:
+        """All pieces of a number or a vector; with `count` only those of its first lanes."""
+        if self.watch is not None:
+            self.watch.note(b, value)
+        for number, high in enumerate(split(b, value, self.count, self.exact)):
+            isa.store_bits(b, _upper(b, high), b.at(dst, number * self.step, "i16"), count)
+
+
+def split(b: Builder, value: Value, count: int, exact: bool) -> list[Value]:
+    """Pieces as the bits of f32 whose lower half is zero, the largest first."""
+    pieces = []
+    for left in reversed(range(count)):
+        bits = b.cast("bitcast", value, _as(value, "i32"))
+        if left or not exact:
+            bits = _rounded(b, bits) if left else _rounded_to_even(b, bits)
+        bits = b.binary("and", bits, constant(bits.type, HIGH))
+        pieces.append(bits)
+        if left:
+            value = b.binary("fsub", value, b.cast("bitcast", bits, value.type))
+    return pieces
+
+
+def pair(b: Builder, even: Value, odd: Value) -> Value:
+    """Pieces side by side: the even one in the lower half of each lane."""
+    return b.binary("or", b.binary("lshr", even, constant(even.type, 16)), odd)
+
+
+class Watch:
+    """The least and the largest magnitude, zeros apart, of all numbers that were split.
+
+    Made at the start of a function: its state is on the stack there, and in registers once LLVM has seen it.
+    """
+
+    def __init__(self, b: Builder, lanes: int):
+        self._kinds = (f"<{lanes} x i32>", "i32")
+        self._low = [b.emit("ptr", f"alloca {kind}, align 64") for kind in self._kinds]
+        self._high = [b.emit("ptr", f"alloca {kind}, align 64") for kind in self._kinds]
+        for kind, low, high in zip(self._kinds, self._low, self._high, strict=True):
+            b.store(constant(kind, NOTHING), low, 4)
+            b.store(constant(kind, 0), high, 4)
+
+    def note(self, b: Builder, value: Value) -> None:
+        """Look at a vector of full length or at one number."""
+        bits = b.cast("bitcast", value, _as(value, "i32"))
+        which = self._kinds.index(bits.type)
+        size = b.binary("and", bits, constant(bits.type, 0x7FFFFFFF))
+        less = b.binary("add", size, constant(bits.type, -1))  # zero becomes the largest
+        suffix = "v" + bits.type[1:-1].replace(" x ", "") if which == 0 else "i32"
+        for place, seen, name in ((self._low[which], less, "umin"), (self._high[which], size, "umax")):
+            before = b.load(bits.type, place, 4)
+            b.store(b.call(bits.type, f"llvm.{name}.{suffix}", before, seen), place, 4)
+
+    def extremes(self, b: Builder) -> tuple[Value, Value]:
+        """Bits of the least magnitude, less one, and of the largest: i32, to be compared unsigned."""
+        results = []
+        for places, name in ((self._low, "umin"), (self._high, "umax")):
+            vector, one = (b.load(kind, place, 4) for kind, place in zip(self._kinds, places, strict=True))
+            suffix = "v" + vector.type[1:-1].replace(" x ", "")
+            across = b.call("i32", f"llvm.vector.reduce.{name}.{suffix}", vector)
+            results.append(b.call("i32", f"llvm.{name}.i32", across, one))
+        return results[0], results[1]
+
+
+def _rounded(b: Builder, bits: Value) -> Value:
+    """To the upper half, halves away from zero: what is left over is exact either way."""
+    return b.binary("add", bits, constant(bits.type, 0x8000))
+
+
+def _rounded_to_even(b: Builder, bits: Value) -> Value:
+    """To the upper half, halves to even; NaN stays NaN."""
+    odd = b.binary("and", b.binary("lshr", bits, constant(bits.type, 16)), constant(bits.type, 1))
+    rounded = b.binary("add", bits, b.binary("add", odd, constant(bits.type, 0x7FFF)))
+    size = b.binary("and", bits, constant(bits.type, 0x7FFFFFFF))
+    nan = b.compare_like("ugt", size, 0x7F800000)
+    return b.select(nan, b.binary("or", bits, constant(bits.type, 0x400000)), rounded)
+
+
+def _upper(b: Builder, bits: Value) -> Value:
+    return b.cast("trunc", b.binary("lshr", bits, constant(bits.type, 16)), _as(bits, "i16"))
+
+
+def _as(x: Value, kind: str) -> str:
+    return f"<{x.type[1:].split()[0]} x {kind}>" if x.type.startswith("<") else kind

@@ -1,0 +1,92 @@
+"""Plans for matrix units, with the cycles that they are predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.data import DataPlan
+from convgrad.plan.machine import Machine
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, needs_watch, products_of
+from convgrad.plan.tiles import cuts
+from convgrad.problem.conv import ConvProblem, Ints, Unknown
+
+TILE_ROW = 1.35  # cycles for a row of A in a product of tiles, what loads leave of them included
+LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
+TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
+SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixTileShape:
+    """Outputs per axis, rows of a tile register, channels of a block, and predicted cycles for one group."""
+
+    tile: Ints
+    rows: int
+    width: int
+    cycles: float
+
+
+def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixDataPlan]]:
+    """Predicted cycles, and a plan of one tile per task, if a matrix unit can compute the problem at all."""
+    found = products_of(problem) if machine.has_tiles else None
+    if found is None:
+        return
+    pieces, products = found
+    watch = needs_watch(pieces)
+    if watch and problem.accumulate:
+        return  # what was added could not be taken back
+    axes = gather_axes(problem)
+    given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
+    phases = prod(len(axis.phases) for axis in axes)
+    taps = prod(problem.taps) / phases
+    depth = -(-channels_in // DEPTH) * taps * len(products)
+    in_strides, out_strides = problem.strides[given], problem.strides[solved]
+    shape = best_matrix_tile(tuple(axis.count for axis in axes), channels_out, depth)
+    channels_first = abs(in_strides[2]) > abs(in_strides[-1])
+    out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
+    padded = -(-max(1, channels_in) // DEPTH) * DEPTH
+    most = max(DEPTH, PANEL_BYTES // round(max(1, 2 * pieces * taps * shape.width)))
+    i_block = -(-even_share(padded, most) // DEPTH) * DEPTH
+    plan = MatrixDataPlan(
+        problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, block=shape.tile, tile=shape.tile,
+        width=shape.width, lane_groups=1, spread=False, pixels=False, i_block=i_block, blocks_per_task=1,
+        pixel_major=True, rows=shape.rows, pieces=pieces, products=products, watch=watch,
+    )  # fmt: skip
+    cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
+    cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
+    yield problem.groups * phases * shape.cycles + cost, plan
+
+
+def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileShape:
+    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums of `depth` products."""
+    best: MatrixTileShape | None = None
+    *outer, inner = counts
+    for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
+        blocks = -(-channels // (lane_tiles * COLUMNS))
+        for rows in cuts(inner, ROWS) or [1]:
+            shapes = [(*[1] * len(outer), rows), (*[1] * len(outer), 2 * rows)]
+            if outer:
+                shapes.append((*[1] * (len(outer) - 1), 2, rows))
+            for tile in shapes:
+                tiles = prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
+                row_tiles = prod(tile) // rows
+                step = max(
+                    TILE_ROW * row_tiles * lane_tiles * rows, (row_tiles * rows + lane_tiles * ROWS) / LOAD_ROWS
+                )
+                cycles = tiles * blocks * (depth * step + TILE_OVERHEAD)
+                if best is None or cycles < best.cycles:
+                    best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)
+    assert best is not None
+    return best
+
+
+def finished_matrix(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:
+    """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
+    plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
+    return replace(plan, fallback=fallback) if plan.watch else plan

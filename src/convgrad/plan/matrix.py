@@ -1,0 +1,135 @@
+"""Plans for matrix units: the blocking of a DataPlan, with tiles of 16 outputs and 16 channels as its numbers.
+
+Operands are packed as bf16 pieces; products of pieces are summed in f32, over the whole of a sum the small ones first
+and those of the two largest pieces last, since a rounding error of a small product is a small error only as long as
+nothing large has been added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.plan.data import DataPlan
+from convgrad.plan.strides import row_major
+from convgrad.problem.conv import ConvProblem, Ints
+
+ROWS = 16  # outputs, or channels, of a tile
+COLUMNS = 16  # channels of a tile
+DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
+
+Products = tuple[tuple[int, int], ...]  # pieces of either operand, the largest being 0
+
+_TWO: Products = ((1, 0), (0, 1), (0, 0))
+PRODUCTS: dict[tuple[str, str], tuple[int, Products]] = {  # by type and mode: pieces of each operand, and what is summed
+    ("bf16", "strict"): (1, ((0, 0),)),
+    ("f16", "strict"): (2, ((1, 1), *_TWO)),
+    ("f32", "strict"): (3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))),
+    ("f32", "tf32"): (2, _TWO),
+    ("f32", "f16"): (2, _TWO),
+    ("f32", "bf16"): (1, ((0, 0),)),
+    ("f32", "any"): (1, ((0, 0),)),
+}
+
+WHOLE = {"bf16": 1, "f16": 2, "f32": 3}  # pieces of a number that hold all of it
+
+
+def products_of(problem: ConvProblem) -> tuple[int, Products] | None:
+    """How a matrix unit computes a problem; None if it cannot."""
+    return PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))
+
+
+def needs_watch(pieces: int) -> bool:
+    """Whether numbers that the pieces cannot stand for must be looked for.
+
+    In several pieces infinity and NaN fall apart, and small pieces of small numbers are denormals, which the unit takes
+    for zero. What is rounded to bf16 to begin with keeps the range of f32.
+    """
+    return pieces > 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixDataPlan(DataPlan):
+    """Blocking of a problem that solves for X or Y on a matrix unit.
+
+    Outputs of the innermost axis are the rows of A, `rows` at a time; output channels are the columns of B; input
+    channels, padded to whole tiles, are summed. The slab is in the order (block of 32 channels, piece, position, channel), the panel in
+    the order (tap, block of 32 channels, piece, block of 16 lanes, pair of channels, lane, channel of the pair).
+
+    If `watch` is set, tasks look for numbers that pieces cannot stand for, and where there are any, `fallback` computes
+    everything again.
+    """
+
+    rows: int
+    pieces: int
+    products: Products
+    watch: bool
+    fallback: DataPlan | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the pieces hold all of a number."""
+        return self.pieces >= WHOLE[self.problem.dtype]
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of a number in the slab and in the panels."""
+        return 2
+
+    @property
+    def channel_unit(self) -> int:
+        """Input channels come in multiples of this."""
+        return DEPTH
+
+    @property
+    def deep_blocks(self) -> int:
+        """Blocks of 32 input channels in a slab."""
+        return -(-self.i_block // DEPTH)
+
+    @property
+    def lane_tiles(self) -> int:
+        """Tiles side by side in a block of lanes."""
+        return self.width // COLUMNS
+
+    @property
+    def panel(self) -> int:
+        """Packed weights of one block of lanes and one block of input channels, all pieces."""
+        return self.taps * self.deep_blocks * DEPTH * self.width * self.pieces
+
+    @property
+    def piece_step(self) -> int:
+        """From one piece of the slab to the next."""
+        return prod(self.slab_extent) * DEPTH
+
+    @property
+    def slab_strides(self) -> tuple[Ints, int]:
+        """Per axis, and of a block of 32 input channels."""
+        return row_major(self.slab_extent, DEPTH), self.pieces * self.piece_step
+
+    @property
+    def slab_size(self) -> int:
+        """All pieces."""
+        return self.deep_blocks * self.pieces * self.piece_step
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        assert not (self.spread or self.pixels or self.reads_in_place or self.unroll)
+        assert self.width in (COLUMNS, 2 * COLUMNS)
+        assert 1 <= self.rows <= ROWS
+        assert self.tile[-1] % self.rows == 0
+        assert prod(self.tile) in (self.rows, 2 * self.rows)
+        assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
+        assert self.i_block % DEPTH == 0
+        assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
+        assert not self.writes_in_place or (self.i_blocks == 1 and self.problem.out_dtype == "f32")
+
+    def __str__(self) -> str:
+        extra = f", watched; else {self.fallback}" if self.watch else ""
+        return (
+            f"data plan on matrix tiles: {self.rows} outputs x {COLUMNS} channels, tile {self.tile} x {self.width}, "
+            f"{self.pieces} bf16 pieces, {len(self.products)} products, block {self.block}, i {self.i_block} of "
+            f"{self.in_channels}, {prod(self.grid)} tasks, slab of {self.slab_size} numbers, "
+            f"{'written in place' if self.writes_in_place else 'unpacked'}\n"
+            + "\n".join(f"  {reason}" for reason in self.reasons)
+            + extra
+        )
