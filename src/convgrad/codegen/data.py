@@ -29,12 +29,11 @@ def emit_data(
     """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch."""
     plan = main.plan
     plan.validate()
-    main.start = start
     scratch = max(main.pack_bytes, main.main_bytes)
     panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
     stages = (
-        emit_stage(module, f"{prefix}pack", panels, scratch, main.pack, only_if),
-        emit_stage(module, f"{prefix}main", main.tasks, scratch, main.task, only_if),
+        emit_stage(module, f"{prefix}pack", panels, scratch, main.pack, start=start, only_if=only_if),
+        emit_stage(module, f"{prefix}main", main.tasks, scratch, main.task, start=start, only_if=only_if),
     )
     return stages, start + main.shared_bytes, scratch
 
@@ -86,9 +85,9 @@ def _whole_lanes(plan: DataPlan) -> bool:
     return plan.out_channels % plan.width == 0
 
 
-def _pack_bias(plan: DataPlan, b: Builder, at: Places, shared: Value, bundle: Index, block: Index) -> None:
+def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> None:
     isa, p = ISAS[plan.isa], plan.problem
-    target = _bias_at(plan, b, shared, bundle, block)
+    target = _bias_at(plan, b, at, bundle, block)
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
@@ -96,9 +95,9 @@ def _pack_bias(plan: DataPlan, b: Builder, at: Places, shared: Value, bundle: In
     copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, bundle, block, b, *steps)])
 
 
-def _bias_at(plan: DataPlan, b: Builder, shared: Value, bundle: Index, block: Index) -> Value:
+def _bias_at(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> Value:
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
-    packed = b.at(shared, round64(plan.packed_bytes * plan.weights_size), "i8")
+    packed = b.at(at.shared, round64(plan.packed_bytes * plan.weights_size), "i8")
     return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
 
 
@@ -106,7 +105,6 @@ class DataStages:
     """Both stages of a plan."""
 
     sweep = Sweep
-    start = 0  # of its part of the shared memory
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -137,10 +135,6 @@ class DataStages:
         plan = self.plan
         return round64(plan.packed_bytes * plan.weights_size) + round64(BYTES[plan.compute] * plan.bias_size)
 
-    def shared(self, b: Builder, at: Places) -> Value:
-        """Where packed weights and bias are."""
-        return b.at(at.shared, self.start, "i8")
-
     def pack(self, b: Builder, at: Places, task: Value) -> None:
         """One panel of weights, and with the first panel of a lane block its bias."""
         plan, p = self.plan, self.plan.problem
@@ -149,15 +143,14 @@ class DataStages:
         origin = _lane_origin(plan, b, bundle, block, group_step, out_step)
         source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        shared = self.shared(b, at)
         self.pack_panel(
-            b, at, task, source, b.at(shared, b.mul(task, plan.panel), self.packed_kind),
+            b, at, task, source, b.at(at.shared, b.mul(task, plan.panel), self.packed_kind),
             lanes=_lane_dims(plan, bundle, block, b, group_step, out_step),
             channels=(channels, plan.i_block, in_step),
         )  # fmt: skip
         if p.bias:
             with b.when(b.compare("eq", i_block, 0)):
-                _pack_bias(plan, b, at, shared, bundle, block)
+                _pack_bias(plan, b, at, bundle, block)
 
     @property
     def packed_kind(self) -> str:
@@ -289,10 +282,10 @@ class DataStages:
         self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index, fresh: bool
     ) -> None:
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
-        plan, shared = self.plan, self.shared(b, at)
+        plan = self.plan
         which = b.add(b.mul(b.add(b.mul(self.bundle, plan.lane_blocks), block), plan.i_blocks), i_block)
-        weights = b.at(shared, b.mul(which, plan.panel), self.packed_kind)
-        bias = _bias_at(plan, b, shared, self.bundle, block) if plan.problem.bias else None
+        weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
+        bias = _bias_at(plan, b, at, self.bundle, block) if plan.problem.bias else None
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh).run()
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
 from convgrad.codegen.data import DataStages, emit_data, round64
 from convgrad.codegen.ir import Builder, Index, Module, Value
-from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, ROW_BYTES, TILE_NUMBERS, UNITS, TileUnit
+from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.contract import Reduction
+from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.splitting import Pieces, Watch, pair, split
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Spot, Sweep
 from convgrad.codegen.verdict import Verdict
-from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, Products
+from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan
 
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
@@ -45,7 +44,9 @@ class MatrixSweep(Sweep):
             a_rows=self.tile.rows[:: plan.rows],
             a_step=plan.axes[-1].in_step * DEPTH,
             a_piece=plan.piece_step,
-            b_tiles=plan.lane_tiles,
+            b_columns=range(0, plan.lane_tiles * TILE_NUMBERS, TILE_NUMBERS),
+            b_step=DEPTH,
+            b_piece=plan.lane_tiles * TILE_NUMBERS,
             c_rows=self.tile.c_rows[:: plan.rows],
             c_step=plan.result_strides[0][-1][1],
         )
@@ -54,78 +55,6 @@ class MatrixSweep(Sweep):
             b, a, x, b.at(self.results, spot.result, self.kind), [*spot.sums, channel],
             fresh=self.fresh, start=self.bias,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixTile:
-    """C += Σ over the reductions and the products of pieces of A · B, for up to two tiles of rows by two of columns.
-
-    Steps and places are in numbers: bf16 of A and B, f32 of C. Pieces of A lie `a_piece` apart, those of B one block of
-    tiles. C is stored as it is summed: f32, its columns side by side.
-    """
-
-    unit: TileUnit
-    products: Products
-    a_rows: Sequence[int]  # where each tile of A begins
-    a_step: int  # from row to row
-    a_piece: int
-    b_tiles: int
-    c_rows: Sequence[int]
-    c_step: int
-
-    def emit(
-        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool,
-        start: Value | None = None,
-    ) -> None:  # fmt: skip
-        """Start from zero or, for every row, the vectors at `start`; unless fresh, from what C holds."""
-        places = [(m, n) for m in range(len(self.a_rows)) for n in range(self.b_tiles)]
-        for m, n in places:
-            tile, at = self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float")
-            if not fresh:
-                self.unit.load(b, tile, at, 4 * self.c_step)
-            elif start is not None:
-                self.unit.load(b, tile, b.at(start, n * COLUMNS, "float"), 0)
-            else:
-                self.unit.zero(b, tile)
-        *small, largest = self.products
-        for products in ((tuple(small), (largest,)) if small else ((largest,),)):
-            self._reduce(b, a, x, reductions, products)
-        for m, n in places:
-            self.unit.store(b, self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float"), 4 * self.c_step)
-
-    def _c(self, m: int, n: int) -> int:
-        return C_TILES[m * self.b_tiles + n]
-
-    def _reduce(
-        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products
-    ) -> None:
-        if not reductions:
-            self._multiply(b, a, x, products)
-            return
-        axis = reductions[0]
-        assert isinstance(axis.b_step, int)
-        b_step = axis.b_step
-
-        def body(i: Index, _: object) -> None:
-            here, there = b.at(a, b.mul(i, axis.a_step), "i16"), b.at(x, b.mul(i, b_step), "i16")
-            self._reduce(b, here, there, reductions[1:], products)
-
-        b.loop(axis.start, axis.stop, body, name="k")
-
-    def _multiply(self, b: Builder, a: Value, x: Value, products: Products) -> None:
-        held: tuple[int | None, int | None] = (None, None)
-        for of_a, of_b in products:
-            if held[0] != of_a:
-                for m, row in enumerate(self.a_rows):
-                    self.unit.load(b, A_TILES[m], b.at(a, row + of_a * self.a_piece, "i16"), 2 * self.a_step)
-            if held[1] != of_b:
-                for n in range(self.b_tiles):
-                    place = (of_b * self.b_tiles + n) * TILE_NUMBERS
-                    self.unit.load(b, B_TILES[n], b.at(x, place, "i16"), ROW_BYTES)
-            held = of_a, of_b
-            for m in range(len(self.a_rows)):
-                for n in range(self.b_tiles):
-                    self.unit.multiply_add(b, self._c(m, n), A_TILES[m], B_TILES[n])
 
 
 class MatrixStages(DataStages):
@@ -196,9 +125,7 @@ class MatrixStages(DataStages):
             rows = b.at(at.scratch, b.mul(n, 2 * plan.width), "float")
             there = b.at(target, b.add(b.mul(deep, plan.pieces * block), b.mul(row, DEPTH)), "i16")
             for tile in range(plan.lane_tiles):
-                both = [
-                    load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)
-                ]
+                both = [load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)]
                 for value in both:
                     if self.watch:
                         self.watch.note(b, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgrad.codegen.ir import Builder, Module, Value
 from convgrad.codegen.module import CALL_FIELDS, Stage
@@ -32,16 +32,18 @@ Condition = Callable[[Builder, Places], Value]  # an i1, the same for all thread
 
 def emit_stage(
     module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None],
-    only_if: Condition | None = None,
+    *, start: int = 0, only_if: Condition | None = None,
 ) -> Stage:  # fmt: skip
     """A function for the task and one, exported, that claims tasks until there are none left.
 
-    With `only_if`, a stage whose condition does not hold does nothing.
+    The shared memory of tasks begins `start` bytes into that of the kernel, of which conditions see all. With
+    `only_if`, a stage whose condition does not hold does nothing.
     """
     arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS)]
     inner = Builder(module, f"{symbol}.task", arguments)
     task, *pointers = inner.arguments
-    body(inner, Places(*pointers), task)
+    at = Places(*pointers)
+    body(inner, replace(at, shared=inner.at(at.shared, start, "i8")), task)
     inner.finish()
     _emit_claims(module, symbol, tasks, scratch_bytes, only_if)
     return Stage(symbol=symbol, tasks=tasks, optional=only_if is not None)

@@ -12,31 +12,39 @@ from convgrad.codegen.ir import Builder, Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
-from convgrad.codegen.module import KernelModule
+from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import can_spread_by_vectors, spread_groups, unpack_weights
-from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.sums import pairwise
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
 
 def lower_weights(plan: WeightsPlan) -> KernelModule:
     """Two stages: sums, then weights."""
-    plan.validate()
     module = Module()
-    size = BYTES[plan.compute]
-    slabs = round64(size * plan.row_slab_size) + round64(size * plan.lane_slab_size)
+    stages, shared, scratch = emit_weights(module, SumsStage(plan))
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+def emit_weights(
+    module: Module, sums: SumsStage, prefix: str = "", start: int = 0, only_if: Condition | None = None
+) -> tuple[tuple[Stage, ...], int, int]:
+    """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch."""
+    plan, size = sums.plan, BYTES[sums.plan.compute]
+    plan.validate()
     staging = round64(size * plan.taps * plan.finish_rows * plan.width)
-    scratch = max(staging, 0 if plan.direct else slabs)
-    sums = _Sums(plan)
-    tasks = prod(plan.grid)
+    scratch = max(staging, sums.slab_bytes)
     finish = prod(plan.finish_grid) + (1 if plan.problem.bias_gradient else 0)
     last = _finish_with_bias if plan.problem.bias_gradient else _finish
+
+    def of_finish(b: Builder, at: Places, task: Value) -> None:
+        last(plan, b, at, task)
+
     stages = (
-        emit_stage(module, "sums", tasks, scratch, sums.task),
-        emit_stage(module, "finish", finish, scratch, lambda b, at, task: last(plan, b, at, task)),
+        emit_stage(module, f"{prefix}sums", prod(plan.grid), scratch, sums.task, start=start, only_if=only_if),
+        emit_stage(module, f"{prefix}finish", finish, scratch, of_finish, start=start, only_if=only_if),
     )
-    shared = (round64(size * plan.sum_size) + size * plan.bias_size) * plan.chunks
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+    return stages, start + sums.shared_bytes, scratch
 
 
 def _chunk_numbers(plan: WeightsPlan) -> int:
@@ -44,7 +52,7 @@ def _chunk_numbers(plan: WeightsPlan) -> int:
     return round64(BYTES[plan.compute] * plan.sum_size) // BYTES[plan.compute]
 
 
-class _Sums:
+class SumsStage:
     """The first stage."""
 
     def __init__(self, plan: WeightsPlan):
@@ -55,6 +63,23 @@ class _Sums:
         self.blocks = prod(plan.block_grid)
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
         self.tile = self._tile()
+
+    @property
+    def row_slab_bytes(self) -> int:
+        """Of the packed row side."""
+        return round64(self.plan.packed_bytes * self.plan.row_slab_size)
+
+    @property
+    def slab_bytes(self) -> int:
+        """Of all that a task packs."""
+        plan = self.plan
+        return 0 if plan.direct else self.row_slab_bytes + round64(plan.packed_bytes * plan.lane_slab_size)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Sums of all chunks."""
+        plan, size = self.plan, BYTES[self.plan.compute]
+        return (round64(size * plan.sum_size) + size * plan.bias_size) * plan.chunks
 
     def _tile(self) -> Tile:
         """Rows and columns in the order (tap, channel or vector)."""
@@ -86,7 +111,7 @@ class _Sums:
         bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
         if bias:
             bias.clear(b)
-        lanes = b.at(at.scratch, round64(BYTES[plan.compute] * plan.row_slab_size), "i8")
+        lanes = b.at(at.scratch, self.row_slab_bytes, "i8")
 
         def block(number: Index, _: object) -> None:
             places = b.split(number, plan.block_grid)

@@ -76,9 +76,7 @@ def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileSha
             for tile in shapes:
                 tiles = prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
                 row_tiles = prod(tile) // rows
-                step = max(
-                    TILE_ROW * row_tiles * lane_tiles * rows, (row_tiles * rows + lane_tiles * ROWS) / LOAD_ROWS
-                )
+                step = max(TILE_ROW * row_tiles * lane_tiles * rows, (row_tiles * rows + lane_tiles * ROWS) / LOAD_ROWS)
                 cycles = tiles * blocks * (depth * step + TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:
                     best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)

@@ -21,7 +21,9 @@ DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they a
 Products = tuple[tuple[int, int], ...]  # pieces of either operand, the largest being 0
 
 _TWO: Products = ((1, 0), (0, 1), (0, 0))
-PRODUCTS: dict[tuple[str, str], tuple[int, Products]] = {  # by type and mode: pieces of each operand, and what is summed
+PRODUCTS: dict[
+    tuple[str, str], tuple[int, Products]
+] = {  # by type and mode: pieces of each operand, and what is summed
     ("bf16", "strict"): (1, ((0, 0),)),
     ("f16", "strict"): (2, ((1, 1), *_TWO)),
     ("f32", "strict"): (3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))),
@@ -53,8 +55,9 @@ class MatrixDataPlan(DataPlan):
     """Blocking of a problem that solves for X or Y on a matrix unit.
 
     Outputs of the innermost axis are the rows of A, `rows` at a time; output channels are the columns of B; input
-    channels, padded to whole tiles, are summed. The slab is in the order (block of 32 channels, piece, position, channel), the panel in
-    the order (tap, block of 32 channels, piece, block of 16 lanes, pair of channels, lane, channel of the pair).
+    channels, padded to whole tiles, are summed. The slab is in the order (block of 32 channels, piece, position,
+    channel), a panel in the order (tap, block of 32 channels, piece, block of 16 lanes, pair of channels, lane, channel
+    of the pair).
 
     If `watch` is set, tasks look for numbers that pieces cannot stand for, and where there are any, `fallback` computes
     everything again.
@@ -113,7 +116,8 @@ class MatrixDataPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        assert not (self.spread or self.pixels or self.reads_in_place or self.unroll)
+        assert not (self.spread or self.pixels or self.reads_in_place)
+        assert self.unroll == 0
         assert self.width in (COLUMNS, 2 * COLUMNS)
         assert 1 <= self.rows <= ROWS
         assert self.tile[-1] % self.rows == 0

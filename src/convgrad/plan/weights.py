@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
@@ -126,6 +127,11 @@ class WeightsPlan:
         return prod(self.problem.taps)
 
     # --- slabs
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of a number in a slab."""
+        return SIZES[self.compute]
 
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of x on axis n, and no zeros around it."""

@@ -1,0 +1,83 @@
+"""The block of tiles that every algorithm on a matrix unit is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, COLUMNS, TileUnit
+from convgrad.codegen.microkernels.contract import Reduction
+from convgrad.plan.matrix import Products
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixTile:
+    """C += Σ over the reductions and the products of pieces of A · B, for up to two tiles of rows by two of columns.
+
+    Places and steps are in numbers: bf16 of A and B, f32 of C. Tile m of A begins at a_rows[m], tile n of B at
+    b_columns[n]; a step leads from row to row of a tile, a piece step from a piece to the next. C[m, n] begins at
+    c_rows[m] + 16 n. Small products are summed first, over all reductions, then those of the largest pieces.
+    """
+
+    unit: TileUnit
+    products: Products
+    a_rows: Sequence[int]
+    a_step: int
+    a_piece: int
+    b_columns: Sequence[int]
+    b_step: int
+    b_piece: int
+    c_rows: Sequence[int]
+    c_step: int
+
+    def emit(
+        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool,
+        start: Value | None = None,
+    ) -> None:  # fmt: skip
+        """Start from zero or, for every row, the vectors at `start`; unless fresh, from what C holds."""
+        places = [(m, n) for m in range(len(self.a_rows)) for n in range(len(self.b_columns))]
+        for m, n in places:
+            tile, at = self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float")
+            if not fresh:
+                self.unit.load(b, tile, at, 4 * self.c_step)
+            elif start is not None:
+                self.unit.load(b, tile, b.at(start, n * COLUMNS, "float"), 0)
+            else:
+                self.unit.zero(b, tile)
+        *small, largest = self.products
+        for products in (tuple(small), (largest,)) if small else ((largest,),):
+            self._reduce(b, a, x, reductions, products)
+        for m, n in places:
+            self.unit.store(b, self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float"), 4 * self.c_step)
+
+    def _c(self, m: int, n: int) -> int:
+        return C_TILES[m * len(self.b_columns) + n]
+
+    def _reduce(self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products) -> None:
+        if not reductions:
+            self._multiply(b, a, x, products)
+            return
+        axis = reductions[0]
+        assert isinstance(axis.b_step, int)
+        b_step = axis.b_step
+
+        def body(i: Index, _: object) -> None:
+            here, there = b.at(a, b.mul(i, axis.a_step), "i16"), b.at(x, b.mul(i, b_step), "i16")
+            self._reduce(b, here, there, reductions[1:], products)
+
+        b.loop(axis.start, axis.stop, body, name="k")
+
+    def _multiply(self, b: Builder, a: Value, x: Value, products: Products) -> None:
+        held: tuple[int | None, int | None] = (None, None)
+        for of_a, of_b in products:
+            if held[0] != of_a:
+                for m, row in enumerate(self.a_rows):
+                    self.unit.load(b, A_TILES[m], b.at(a, row + of_a * self.a_piece, "i16"), 2 * self.a_step)
+            if held[1] != of_b:
+                for n, column in enumerate(self.b_columns):
+                    self.unit.load(b, B_TILES[n], b.at(x, column + of_b * self.b_piece, "i16"), 2 * self.b_step)
+            held = of_a, of_b
+            for m in range(len(self.a_rows)):
+                for n in range(len(self.b_columns)):
+                    self.unit.multiply_add(b, self._c(m, n), A_TILES[m], B_TILES[n])
