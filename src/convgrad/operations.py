@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convgrad.arrays.call import Operation, known_one
+from convgrad.arrays.pair import WeightsOperation
 
 Ints = Sequence[int]
 
@@ -37,10 +38,10 @@ _GEOMETRY = ("strides", "pads_begin", "pads_end", "dilations", "auto_pad", "grou
 
 _convolution = Operation("Convolution", *_GEOMETRY)
 _convolution_backward_data = Operation("ConvolutionBackwardData", *_GEOMETRY, "output_padding")
-_convolution_backward_weights = Operation("ConvolutionBackwardWeights", *_GEOMETRY)
+_convolution_backward_weights = WeightsOperation("ConvolutionBackwardWeights", *_GEOMETRY)
 _conv_transpose = Operation("ConvTranspose", *_GEOMETRY, "output_padding")
 _conv_transpose_backward_data = Operation("ConvTransposeBackwardData", *_GEOMETRY, "output_padding")
-_conv_transpose_backward_weights = Operation("ConvTransposeBackwardWeights", *_GEOMETRY, "output_padding")
+_conv_transpose_backward_weights = WeightsOperation("ConvTransposeBackwardWeights", *_GEOMETRY, "output_padding")
 _bias_add_backward = Operation("BiasAddBackward", "data_format")
 
 
@@ -124,6 +125,7 @@ def convolution_backward_weights(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    diff_bias: Any = None,
 ) -> Any:
     """ConvolutionBackwardWeights, the gradient of Convolution in weights.
 
@@ -131,9 +133,17 @@ def convolution_backward_weights(
 
     weights_shape is the full shape of diff_weights in the order of weights_format; it may be left out if `out` tells
     it.
+
+    diff_bias asks for the gradient in bias, too, diff_bias[o] = Σ diff_dst[n, o, y] over n and y, summed while diff_dst
+    is read for the weights: True for a new array, or an array of OC elements to write it to, of the type of
+    diff_weights. Then the result is the pair (diff_weights, diff_bias), and `accumulate` holds for both.
     """
     attributes = (strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
-    return _convolution_backward_weights(src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate)
+    if diff_bias is None or diff_bias is False:
+        return _convolution_backward_weights(src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate)
+    return _convolution_backward_weights.pair(
+        src, diff_dst, diff_bias, attributes, weights_shape, out, out_dtype, accumulate
+    )
 
 
 def conv_transpose(
@@ -213,6 +223,7 @@ def conv_transpose_backward_weights(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    diff_bias: Any = None,
 ) -> Any:
     """ConvTransposeBackwardWeights, the gradient of ConvTranspose in weights.
 
@@ -220,11 +231,20 @@ def conv_transpose_backward_weights(
 
     weights_shape is the full shape of diff_weights in the order of weights_format; it may be left out if `out` tells
     it. output_padding is that of the forward operation.
+
+    diff_bias asks for the gradient in bias, too, diff_bias[o] = Σ diff_dst[n, o, x] over n and x, in the way of
+    `convolution_backward_weights`.
     """
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, output_padding,
     )  # fmt: skip
-    return _conv_transpose_backward_weights(src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate)
+    if diff_bias is None or diff_bias is False:
+        return _conv_transpose_backward_weights(
+            src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate
+        )
+    return _conv_transpose_backward_weights.pair(
+        src, diff_dst, diff_bias, attributes, weights_shape, out, out_dtype, accumulate
+    )
 
 
 def conv_transpose_backprop_filters(

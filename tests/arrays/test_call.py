@@ -48,7 +48,7 @@ def test_addresses_are_found_without_the_layout_of_array_objects(monkeypatch):
     assert call._data_offset() == call._OFFSET
     for offset in (call._OFFSET, 0):
         monkeypatch.setattr(call, "_OFFSET", offset)
-        assert call._address(X[:, 2:]) == X.ctypes.data + 16
+        assert call.address(X[:, 2:]) == X.ctypes.data + 16
         np.testing.assert_array_equal(convgrad.convolution(X, W), expected)
 
 

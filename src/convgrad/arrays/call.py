@@ -45,7 +45,7 @@ _OFFSET = _data_offset()
 _word_at = ctypes.c_size_t.from_address
 
 
-def _address(array: ndarray) -> int:
+def address(array: ndarray) -> int:
     """The address of the element with all indices zero."""
     return _word_at(id(array) + _OFFSET).value if _OFFSET else array.__array_interface__["data"][0]
 
@@ -126,11 +126,11 @@ class Operation:
                 result = np.empty(record.shape, record.dtype) if out is None else out
                 if record.kernel is None:
                     return result
-                at = _address(result)
-                given = (_address(first), _address(second))
+                at = address(result)
+                given = (address(first), address(second))
                 bias_at = 0
                 if bias is not None:
-                    bias_at = _address(bias)
+                    bias_at = address(bias)
                 if (
                     not (given[0] | given[1] | bias_at) & record.input_mask
                     and not at & record.output_mask
@@ -146,7 +146,7 @@ class Operation:
         inputs = [(name, view(op, name, array)) for name, array in self._named(first, second, bias)]
         dtype = common_dtype(op, inputs)
         target = None if out is None else output_view(op, "out", out)
-        out_dtype = _result_dtype(op, dtype, target, out_dtype)
+        out_dtype = result_dtype(op, dtype, target, out_dtype)
         if not isinstance(accumulate, bool | np.bool_):
             raise AttributeRuleError(f"{op}: accumulate is {accumulate!r}; give True or False")
         if accumulate and out is None:
@@ -169,7 +169,7 @@ class Operation:
             addresses = (views[0].address, views[1].address, at)
             record.kernel(*record.arrange(addresses), views[2].address if bias is not None else 0)
         in_place = all(v.owner is array for v, array in zip(views, (first, second, bias), strict=False))
-        if key is not None and in_place and _is_plain((*attributes, shape)):
+        if key is not None and in_place and is_plain((*attributes, shape)):
             self._remember(key, record)
         return finish(result) if finish else result
 
@@ -178,13 +178,18 @@ class Operation:
         arrays = [(names[0], first)] if len(names) == 1 else [(names[0], first), (names[1], second)]
         return arrays if bias is None else [*arrays, ("bias", bias)]
 
-    def record(self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule) -> Record:
-        """The record of a geometry: found, or made by inference and compilation."""
+    def record(
+        self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule, kind=Record, bias_stride=None
+    ) -> Record:
+        """The record of a geometry: found, or made by inference and compilation.
+
+        `bias_stride` is that of a bias that is a second result, and not among the views.
+        """
         key = None
-        if _is_plain((*attributes, shape, auto_pad_rule)):
+        if is_plain((*attributes, shape, auto_pad_rule)):
             parts = [(v.shape, v.strides, v.dtype) for v in views]
             words = dumps((attributes, shape, out_dtype, accumulate, auto_pad_rule), MARSHAL_VERSION)
-            key = (*parts, None if target is None else (target.shape, target.strides), words)
+            key = (*parts, None if target is None else (target.shape, target.strides), words, bias_stride, kind)
             found = self.records.get(key)
             if found is not None:
                 return found
@@ -207,10 +212,10 @@ class Operation:
             output_strides=strides,
             dtype=views[0].dtype,
             out_dtype=out_dtype,
-            bias_stride=views[2].strides[0] if len(views) == 3 else None,
+            bias_stride=views[2].strides[0] if len(views) == 3 else bias_stride,
             accumulate=accumulate,
         )
-        record = Record(self.op, problem, views, resolved.output_shape, strides, out_dtype)
+        record = kind(self.op, problem, views, resolved.output_shape, strides, out_dtype)
         if key is not None:
             self._remember(key, record)
         return record
@@ -256,6 +261,7 @@ def refuse_more_than_memory(op: str, name: str, shape: tuple[int, ...], dtype: s
 
 
 def common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
+    """The type that all inputs hold."""
     (first, given), *others = inputs
     for name, other in others:
         if other.dtype != given.dtype:
@@ -266,7 +272,7 @@ def common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
     return given.dtype
 
 
-def _result_dtype(op: str, dtype: str, target: View | None, asked: Any) -> str:
+def result_dtype(op: str, dtype: str, target: View | None, asked: Any) -> str:
     """The type of the result: that of the inputs, or f32 for 16-bit inputs if `out` or `out_dtype` says so."""
     name = None if asked is None else _dtype_named(op, asked)
     if target is not None and name is not None and target.dtype != name:
@@ -295,7 +301,7 @@ def _dtype_named(op: str, asked: Any) -> str:
     return name
 
 
-def _is_plain(values: tuple) -> bool:
+def is_plain(values: tuple) -> bool:
     """Whether the values are made of types that marshal tells apart, and nothing that changes under its eyes."""
     for value in values:
         if type(value) in (list, tuple):

@@ -94,11 +94,16 @@ def overlaps_itself(shape: Ints, strides: Ints) -> bool:
 def refuse_overlap(op: str, name: str, out: View, inputs: Iterable[tuple[str, View]]) -> None:
     """Raise if the output shares memory with an input: it is written while inputs are still being read."""
     for other, given in inputs:
-        if _bounds_overlap(out, given) and _share_memory(out, given):
+        if share_memory(out, given):
             raise ArrayError(
                 f"{op}: {name} and {other} share memory, but {name} is written while {other} is read; give an {name} "
                 "of its own memory"
             )
+
+
+def share_memory(one: View, two: View) -> bool:
+    """Whether two tensors have a byte in common, as far as that can be told in bounded time; else it is assumed."""
+    return _bounds_overlap(one, two) and _share_memory(one, two)
 
 
 def _bounds_overlap(one: View, two: View) -> bool:
