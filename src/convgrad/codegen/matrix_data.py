@@ -12,7 +12,8 @@ from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.packing import pack_weights_panel
-from convgrad.codegen.splitting import Pieces, Watch, pair, split
+from convgrad.codegen.pairs import store_pairs
+from convgrad.codegen.splitting import Pieces, Watch
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Spot, Sweep
 from convgrad.codegen.verdict import Verdict
@@ -119,20 +120,17 @@ class MatrixStages(DataStages):
             whole=full and plan.in_channels % plan.i_block == 0,
         )  # fmt: skip
         load, block = self.isa.load, plan.lane_tiles * TILE_NUMBERS
+        pieces = Pieces(plan.pieces, block, plan.exact, self.watch)
 
         def pairs(n: Index, _: object) -> None:
             deep, row = b.split(n, (1 << 62, DEPTH // 2))
             rows = b.at(at.scratch, b.mul(n, 2 * plan.width), "float")
             there = b.at(target, b.add(b.mul(deep, plan.pieces * block), b.mul(row, DEPTH)), "i16")
             for tile in range(plan.lane_tiles):
-                both = [load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)]
-                for value in both:
-                    if self.watch:
-                        self.watch.note(b, value)
-                halves = (split(b, value, plan.pieces, plan.exact) for value in both)
-                for piece, (even, odd) in enumerate(zip(*halves, strict=True)):
-                    place = piece * block + tile * TILE_NUMBERS
-                    b.store(pair(b, even, odd), b.at(there, place, "i16"), 4)
+                even, odd = (
+                    load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)
+                )
+                store_pairs(b, pieces, even, odd, b.at(there, tile * TILE_NUMBERS, "i16"))
 
         b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
 

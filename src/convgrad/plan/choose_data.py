@@ -10,7 +10,7 @@ from typing import Any
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
-from convgrad.plan.choose_matrix import finished_matrix, matrix_data_candidates
+from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
@@ -36,7 +36,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, MatrixDataPlan):
             spare, other = by_vectors[0]
-            plan = finished_matrix(plan, cycles, _finished(other, spare))
+            plan = finished_matrix_data(plan, cycles, _finished(other, spare))
             yield replace(plan, writes_in_place=problem.out_dtype == "f32" and _writes_in_place(plan))
         else:
             yield _finished(plan, cycles)

@@ -12,12 +12,16 @@ from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, needs_watch, products_of
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import cuts
+from convgrad.plan.weights import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 TILE_ROW = 1.35  # cycles for a row of A in a product of tiles, what loads leave of them included
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
+UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
+MOST_PLANES = 4  # strides up to which x is worth packing in planes
 SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
 
 
@@ -84,7 +88,38 @@ def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileSha
     return best
 
 
-def finished_matrix(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:
+def finished_matrix_data(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:
     """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
     plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
     return replace(plan, fallback=fallback) if plan.watch else plan
+
+
+# --- weights
+
+
+def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixWeightsPlan]]:
+    """Predicted cycles, and a plan of one window per block, if a matrix unit can compute the problem at all."""
+    found = products_of(problem) if machine.has_tiles else None
+    axes = window_axes(problem)
+    if found is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
+        return
+    pieces, products = found
+    watch = needs_watch(pieces)
+    if watch and problem.accumulate:
+        return
+    c, k = problem.x_channels, problem.y_channels
+    row_tiles, lane_tiles = 2 if c > ROWS else 1, 2 if k > COLUMNS else 1
+    plan = MatrixWeightsPlan(
+        problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side="y", vectors=lane_tiles,
+        lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1, block=(1,) * len(axes), chunks=1,
+        lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces, products=products, watch=watch,
+    )  # fmt: skip
+    whole = replace(plan, block=tuple(max(1, axis.windows) for axis in axes))
+    steps = prod(whole.outer_block) * whole.depth / DEPTH * len(products)
+    blocks = -(-c // plan.row_channels) * -(-k // plan.width) * problem.groups * prod(problem.taps)
+    loads = (UNALIGNED_ROWS * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
+    cycles = blocks * steps * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
+    for name, turned in (("x", whole.problem.x_strides), ("y", whole.problem.y_strides)):
+        along = abs(turned[2]) < abs(turned[-1])
+        cycles += prod(problem.shapes[name]) * ((TURN if along == (name == "x") else MOVE) + SPLIT * pieces)
+    yield cycles, plan

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.blocks import LEAST_CHANNELS, SLAB_BYTES
+from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem
 
+Planned = TypeVar("Planned", bound=WeightsPlan)
+
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
+MOST_TILE_WINDOWS = 4096  # so that tiles of sums are rarely fetched
+TILE_SLAB_BYTES = 512 * 1024
 UNROLLED_WINDOWS = 4
 LEAST_SHARES = 16  # tasks; shares of rows and lanes are uneven
 MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side in a tile may cost; one by one they skip
@@ -23,15 +30,29 @@ MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
-    candidates = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
-    reasons = tuple(
-        f"lanes along {other.lane_side}{' across groups' if other.spread else ''}: {cycles / 1e6:.3f} Mcycles predicted"
-        for cycles, other in candidates
-    )
+    by_vectors = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    by_tiles = matrix_weights_candidates(problem, machine)
+    candidates = sorted([*by_vectors, *by_tiles], key=lambda candidate: candidate[0])
+    reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for _, plan in candidates:
-        plan = replace(plan, reasons=reasons, direct=_sums_in_place(plan))
-        size = SIZES[plan.compute]
-        yield _share(_grow_windows(plan, size), size)
+        plan = replace(plan, reasons=reasons)
+        if isinstance(plan, MatrixWeightsPlan):
+            plan = _share(_grow_windows(plan, MOST_TILE_WINDOWS, TILE_SLAB_BYTES))
+            yield replace(plan, fallback=_finished(by_vectors[0][1])) if plan.watch else plan
+        else:
+            yield _finished(plan)
+
+
+def _finished(plan: WeightsPlan) -> WeightsPlan:
+    """With blocks and tasks, in place where that can be."""
+    plan = replace(plan, direct=_sums_in_place(plan))
+    return _share(_grow_windows(plan, MOST_WINDOWS, SLAB_BYTES))
+
+
+def _kind(plan: WeightsPlan) -> str:
+    if isinstance(plan, MatrixWeightsPlan):
+        return "on matrix tiles"
+    return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"
 
 
 def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
@@ -93,40 +114,42 @@ def _sums_in_place(plan: WeightsPlan) -> bool:
     )
 
 
-def _grow_windows(plan: WeightsPlan, size: int) -> WeightsPlan:
+def _grow_windows(plan: Planned, most: int, room: int) -> Planned:
     """Blocks of windows as large as the cache of a core allows, innermost axis first, and shares of rows that fit."""
     block = list(plan.block)
     if plan.direct:
         block[-1] = plan.axes[-1].windows
         rows = prod(axis.windows for axis in plan.axes[:-1])
-        block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_SHARES)), max(1, MOST_WINDOWS // block[-1]))
+        block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_SHARES)), max(1, most // block[-1]))
         return replace(plan, block=tuple(block))
     for n in reversed(range(len(block))):
         windows = plan.axes[n].windows
         best = trial = block[n]
         while trial < windows:
             trial = min(windows, 2 * trial)
-            candidate = _fewer_rows(replace(plan, block=(*block[:n], trial, *block[n + 1 :])), size)
-            if prod(candidate.block) > MOST_WINDOWS:
+            candidate = _fewer_rows(replace(plan, block=(*block[:n], trial, *block[n + 1 :])), room)
+            if prod(candidate.block) > most:
                 break
-            if size * max(candidate.row_slab_size, candidate.lane_slab_size) <= SLAB_BYTES:
+            if plan.packed_bytes * max(candidate.row_slab_size, candidate.lane_slab_size) <= room:
                 best = trial
         block[n] = best
         if best < windows:
             break
-    return _fewer_rows(replace(plan, block=tuple(block)), size)
+    return _fewer_rows(replace(plan, block=tuple(block)), room)
 
 
-def _fewer_rows(plan: WeightsPlan, size: int) -> WeightsPlan:
+def _fewer_rows(plan: Planned, room: int) -> Planned:
     """Share the row channels, and the lanes, among so many tasks that slabs fit the cache, down to some tiles each."""
-    while size * plan.row_slab_size > SLAB_BYTES and not plan.spread and plan.share_rows >= 2 * LEAST_CHANNELS:
+    size = plan.packed_bytes
+    least = max(2 * LEAST_CHANNELS, plan.row_channels + 1)
+    while size * plan.row_slab_size > room and not plan.spread and plan.share_rows >= least:
         plan = replace(plan, row_shares=plan.row_shares + 1 + plan.row_shares // 16)
-    while size * plan.lane_slab_size > SLAB_BYTES and plan.share_blocks > 1:
+    while size * plan.lane_slab_size > room and plan.share_blocks > 1:
         plan = replace(plan, lane_shares=plan.lane_shares + 1 + plan.lane_shares // 16)
     return _without_empty_shares(plan)
 
 
-def _without_empty_shares(plan: WeightsPlan) -> WeightsPlan:
+def _without_empty_shares(plan: Planned) -> Planned:
     """Shares are whole tiles and whole blocks of lanes, so that fewer of them than asked for may hold all."""
     return replace(
         plan,
@@ -135,8 +158,9 @@ def _without_empty_shares(plan: WeightsPlan) -> WeightsPlan:
     )
 
 
-def _share(plan: WeightsPlan, size: int) -> WeightsPlan:
+def _share(plan: Planned) -> Planned:
     """Tasks: chunks of windows where the sums are small, else shares of the lanes."""
+    size = SIZES[plan.compute]
     blocks = prod(plan.block_grid)
     chunks = max(1, min(8, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
     plan = replace(plan, chunks=chunks)

@@ -116,7 +116,7 @@ class MatrixDataPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        assert not (self.spread or self.pixels or self.reads_in_place)
+        assert not any((self.spread, self.pixels, self.reads_in_place))
         assert self.unroll == 0
         assert self.width in (COLUMNS, 2 * COLUMNS)
         assert 1 <= self.rows <= ROWS

@@ -1,0 +1,224 @@
+"""Lowering of a MatrixWeightsPlan: those of a WeightsPlan with bf16 pieces in slabs and tiles as arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from convgrad.codegen.copying import Dim, emit_zero
+from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.matrix import UNITS
+from convgrad.codegen.microkernels.contract import Reduction
+from convgrad.codegen.microkernels.matrix import MatrixTile
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.pairs import PairCopy
+from convgrad.codegen.splitting import Pieces, Watch
+from convgrad.codegen.stages import Places
+from convgrad.codegen.verdict import Verdict
+from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.weights import WindowAxis
+
+
+def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
+    """Sums, then weights, and, if the data turned out to be beyond the pieces, both again on vectors."""
+    module = Module()
+    sums = MatrixSums(plan)
+    stages, shared, scratch = emit_weights(module, sums)
+    if plan.fallback is not None:
+        again, shared, other = emit_weights(module, SumsStage(plan.fallback), "again.", shared, sums.verdict.condition)
+        stages, scratch = (*stages, *again), max(scratch, other)
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+class MatrixSums(SumsStage):
+    """The first stage."""
+
+    plan: MatrixWeightsPlan
+
+    def __init__(self, plan: MatrixWeightsPlan):
+        super().__init__(plan)
+        tasks = prod(plan.grid)
+        self.verdict = Verdict(super().shared_bytes, tasks, tasks) if plan.watch else None
+        self.watches: tuple[Watch, Watch] | None = None  # of x and y
+
+    @property
+    def shared_bytes(self) -> int:
+        """Sums of all chunks, and what was found about the data."""
+        return super().shared_bytes + (self.verdict.size if self.verdict else 0)
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """As for any WeightsPlan, with tiles, watching both operands."""
+        plan = self.plan
+        unit = UNITS[plan.isa]()
+        unit.begin(b)
+        self.watches = (Watch(b, plan.lanes), Watch(b, plan.lanes)) if self.verdict else None
+        # What lies between numbers is multiplied, by zeros on the other side, and must be numbers, too.
+        emit_zero(b, self.isa, "f32", at.scratch, self.slab_bytes // 4)
+        super().task(b, at, task)
+        if self.verdict and self.watches:
+            self.verdict.note_first(b, at.shared, task, self.watches[0])
+            self.verdict.note_second(b, at.shared, task, self.watches[1])
+        unit.end(b)
+
+    # --- packing
+
+    def _pieces(self, step: int, side: int) -> Pieces:
+        watch = self.watches[side] if self.watches else None
+        return Pieces(self.plan.pieces, step, self.plan.exact, watch)
+
+    def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
+        """Channels of x, the elements of each flat axis in planes."""
+        plan, steps = self.plan, self.tensor_strides["x"]
+        group, channel = steps[1:3]
+        strides, channel_step = plan.row_slab
+        outer = len(plan.outer)
+        if any(axis.clipped and axis.windows > block for axis, block in zip(plan.axes, plan.block, strict=True)):
+            emit_zero(b, self.isa, "f32", at.scratch, self.row_slab_bytes // 4)  # other blocks left their own there
+        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        source = b.dot([(self.bundle, group), (self.first_row, channel)])
+        target: Index = 0
+        dims = [Dim(count, channel, channel_step)]
+        for axis, start, extent, step, slab in zip(
+            plan.outer, starts, plan.outer_extent, (steps[0], *steps[3:]), strides, strict=False
+        ):
+            origin, low, high = self._inside(b, axis, start, 0, extent)
+            dims.append(Dim(b.sub(high, low), step, slab))
+            source, target = b.add(source, b.mul(b.add(origin, low), step)), b.add(target, b.mul(low, slab))
+        copy = replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(plan.x_piece, 0))
+        plane_steps = plan.plane_strides[0]
+        flat_steps = steps[2 + outer :] if outer > 0 else steps[3:]
+        *rows, columns = zip(plan.flat, starts[outer:], flat_steps, strict=True)
+
+        def pack(place: Index, there: Index, dims: list[Dim]) -> None:
+            axis, start, step = columns
+            extent = plan.planes[-1] * plan.plane_extent[-1]
+            origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
+            place, there = b.add(place, b.mul(b.add(origin, low), step)), b.add(there, b.floor_div(low, axis.stride))
+            tensor = b.at(at.of("x"), place, STORAGE[plan.problem.dtype])
+            packed = b.at(at.scratch, there, "i16")
+            inner = Dim(b.sub(high, low), step, 1)
+            if axis.stride == 1:
+                copy.emit(b, tensor, packed, [*dims, inner])
+            else:
+                copy.emit_planes(b, tensor, packed, dims, inner, axis.stride, plane_steps[-1])
+
+        if not rows:
+            pack(source, target, dims)
+            return
+        axis, start, step = rows[0]
+        extent = plan.planes[0] * plan.plane_extent[0]
+        origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
+
+        def plane(remainder: Index, _: object) -> None:
+            first = b.add(low, remainder)  # low is a multiple of the stride
+            many = b.floor_div(b.add(b.sub(high, first), axis.stride - 1), axis.stride)
+            place = b.add(source, b.mul(b.add(origin, first), step))
+            there = b.add(target, b.mul(remainder, plane_steps[0]))
+            there = b.add(there, b.mul(b.floor_div(low, axis.stride), plan.plane_strides[1][0]))
+            dim = Dim(b.maximum(many, 0), axis.stride * step, plan.plane_strides[1][0])
+            pack(place, there, [*dims, dim])
+
+        b.loop(0, axis.stride, plane, name="plane")
+
+    def _inside(self, b: Builder, axis: WindowAxis, start: Index, lead: int, extent: int) -> tuple[Index, Index, Index]:
+        """Where the slab begins in x, and the part of it, from a multiple of the stride on, that x has."""
+        origin = b.sub(b.mul(start, axis.stride), axis.low + lead)
+        low: Index = 0
+        if axis.low + lead > 0:
+            before = b.maximum(b.sub(0, origin), 0)
+            low = b.minimum(before, extent)
+        high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
+        return origin, low, high
+
+    def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
+        """Channels of y, two windows at a time."""
+        plan, steps = self.plan, self.tensor_strides["y"]
+        group, channel = steps[1:3]
+        if any(axis.windows % block for axis, block in zip(plan.axes, plan.block, strict=True)):
+            emit_zero(b, self.isa, "f32", slab, -(-plan.lane_slab_size * 2 // 64) * 16)
+        source = b.mul(self.bundle, group)
+        dims = []
+        for axis, start, block, step, there in zip(
+            plan.axes, starts, plan.block, (steps[0], *steps[3:]), plan.lane_slab, strict=True
+        ):
+            dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
+            source = b.add(source, b.mul(start, step))
+        pairs = PairCopy(
+            isa=self.isa, src_dtype=plan.problem.dtype, pieces=self._pieces(plan.y_piece, 1), width=plan.width
+        )
+
+        def of_block(lane_block: Index, _: object) -> None:
+            count: Index = plan.width
+            if plan.lane_count % plan.width:
+                count = b.minimum(b.sub(plan.lane_count, b.mul(lane_block, plan.width)), plan.width)
+            here = b.at(at.of("y"), b.add(source, b.mul(lane_block, plan.width * channel)), STORAGE[plan.problem.dtype])
+            there = b.at(slab, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
+            pairs.emit(b, here, there, dims[:-1], dims[-1], Dim(count, channel, 1))
+
+        b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    # --- arithmetic
+
+    def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
+        """Every tap and block of tiles, for one lane block."""
+        plan = self.plan
+        strides, channel_step = plan.row_slab
+        outer = len(plan.outer)
+        sums = self._sums_at(b, lane_block)
+        vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
+        counts = [
+            b.minimum(b.sub(axis.windows, start), block)
+            for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
+        ]
+        windows = Reduction(0, plan.depth // DEPTH, DEPTH, DEPTH * plan.width)
+
+        def taps(n: int, shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+            if n == len(plan.axes):
+                row_tiles(shift, tap, [*reductions, windows])
+                return
+            axis = plan.axes[n]
+
+            def of_tap(r: Index, _: object) -> None:
+                step = b.add(b.mul(tap, axis.taps), r)
+                if n >= outer:
+                    place = b.add(b.mul(r, axis.dilation), plan.lead(axis))
+                    whole = b.floor_div(place, axis.stride)
+                    rest = b.sub(place, b.mul(whole, axis.stride))
+                    to_plane = b.mul(rest, plan.plane_strides[0][n - outer])
+                    following = b.add(b.add(shift, b.mul(whole, plan.plane_strides[1][n - outer])), to_plane)
+                    taps(n + 1, following, step, reductions)
+                    return
+                first, last = self._bounds(b, axis, starts[n], counts[n], r)
+                following = b.add(shift, b.mul(r, axis.dilation * strides[n]))
+                summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n])
+                taps(n + 1, following, step, [*reductions, summed])
+
+            b.loop(0, axis.taps, of_tap, name="tap")
+
+        tile = MatrixTile(
+            unit=UNITS[plan.isa](),
+            products=plan.products,
+            a_rows=range(0, plan.row_channels * channel_step, ROWS * channel_step),
+            a_step=channel_step,
+            a_piece=plan.x_piece,
+            b_columns=range(0, 2 * plan.width, 2 * COLUMNS),
+            b_step=2 * plan.width,
+            b_piece=plan.y_piece,
+            c_rows=range(0, plan.row_channels * plan.width, ROWS * plan.width),
+            c_step=plan.width,
+        )
+
+        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+            rest = b.sub(plan.row_count, self.first_row)
+
+            def of_row(row: Index, _: object) -> None:
+                a = b.at(rows, b.add(shift, b.mul(row, channel_step)), "i16")
+                place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
+                tile.emit(b, a, vectors, b.at(sums, place, self.kind), reductions, fresh=False)
+
+            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+
+        taps(0, 0, 0, [])
