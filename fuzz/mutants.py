@@ -210,7 +210,7 @@ MUTANTS = {
     "wrong border bound": Mutant("the last tap in the image is left out", wrap(sweep.Sweep, "_bounds", _ends_early)),
     "border begins late": Mutant("the first tap in the image is left out", wrap(sweep.Sweep, "_bounds", _begins_late)),
     "wrong border of weights": Mutant(
-        "the last window is left out", wrap(weights._Sums, "_bounds", _ends_early), like=_solves_weights
+        "the last window is left out", wrap(weights.SumsStage, "_bounds", _ends_early), like=_solves_weights
     ),
     "dropped tail": Mutant("copies end with their last whole vector", wrap(copying.Copy, "_vectors", _dropped_tail)),
     "lane mask too long": Mutant("masks hold in one lane more", wrap(isa, "first_lanes", _other_mask(1))),
@@ -220,10 +220,10 @@ MUTANTS = {
         "what surrounds the image is not zeroed", _all(nothing(data, "emit_zero_outside"), nothing(data, "emit_zero"))
     ),
     "missing zeros of weights": Mutant(
-        "the same where weights are solved for", nothing(weights._Sums, "_zero_border"), like=_solves_weights
+        "the same where weights are solved for", nothing(weights.SumsStage, "_zero_border"), like=_solves_weights
     ),
     "sums not cleared": Mutant(
-        "sums begin with what the workspace holds", nothing(weights._Sums, "_clear"), like=_solves_weights
+        "sums begin with what the workspace holds", nothing(weights.SumsStage, "_clear"), like=_solves_weights
     ),
     "lost chunk": Mutant(
         "the last chunk of windows is not added", wrap(weights, "_add_chunks", _lost_chunk), like=_solves_weights

@@ -10,11 +10,12 @@ import pytest
 from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
-from codegen.test_kernels import EDGES, KINDS, SAME, W, Y, problem_of
-from convgrad.codegen import data, interleave, packing, stages, weights
+from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
+from convgrad.codegen import bias, data, interleave, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan import axes, choose_data, choose_weights
 
@@ -81,8 +82,8 @@ def groups_that_go_on(plain, plan, b, bundle):
     return b.mul(bundle, plan.lane_groups)
 
 
-def one_task_less(plain, module, symbol, tasks, scratch_bytes):
-    return plain(module, symbol, tasks - 1, scratch_bytes)
+def one_task_less(plain, module, symbol, tasks, *others):
+    return plain(module, symbol, tasks - 1, *others)
 
 
 def less_scratch(plain, plan):
@@ -102,13 +103,31 @@ def last_row_twice(plain, self, b, a, x, c, reductions, first, *taps):
     return plain(replace(self, rows=(*self.rows[:-1], self.rows[0])), b, a, x, c, reductions, first, *taps)
 
 
+def without_what_windows_leave(plain, self, b, axis, start, block):
+    first, last = plain(b, axis, start, block)
+    window = b.sub(b.minimum(b.add(start, block), axis.windows), 1)
+    return first, b.minimum(last, b.add(b.mul(window, axis.stride), axis.dilation * (axis.taps - 1) + 1 - axis.low))
+
+
+def first_chunk_alone(plain, plan, *arguments):
+    return plain(replace(plan, chunks=1), *arguments)
+
+
+def without_tail(plain, self, b, load, axes, columns, *, lanes, tail=None):
+    return plain(self, b, load, axes, columns, lanes=lanes)
+
+
+def summed(name, of):
+    return replace(SUMMED[name], bias_gradient=of)
+
+
 MASKED = tuple(isa for isa in HOST_ISAS if isa in ("avx512", "amx"))
 MUTANTS = {
     "the last tap is dropped": Mutant(
         Sweep, "_bounds", bounds_without_last_tap, NAMED["along channels, packed"]
     ),
     "the first window of a border is dropped": Mutant(
-        weights._Sums, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
+        weights.SumsStage, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
     ),
     "pads of results are shifted": Mutant(
         choose_data, "gather_axes", shifted_pads, NAMED["along channels, packed"]
@@ -126,13 +145,23 @@ MUTANTS = {
         data, "emit_zero", nothing, NAMED["along outputs, in planes"]
     ),
     "borders of weights are not zeroed": Mutant(
-        weights._Sums, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
+        weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
     ),
     "sums are not cleared": Mutant(
-        weights._Sums, "_clear", nothing, NAMED["weights, lanes along y"]
+        weights.SumsStage, "_clear", nothing, NAMED["weights, lanes along y"]
     ),
     "chunks are not added": Mutant(
         weights, "_add_chunks", nothing, NAMED["weights, several chunks and blocks"]
+    ),
+    "sums per channel are not cleared": Mutant(bias.BiasShare, "clear", nothing, summed("rows", "y")),
+    "sums of x leave out what lies behind the windows": Mutant(
+        bias.BiasShare, "_x_share", without_what_windows_leave, NAMED["gaps between windows are summed, too"]
+    ),
+    "chunks of sums per channel are not added": Mutant(
+        weights, "finish_bias", first_chunk_alone, summed("several chunks and blocks", "y")
+    ),
+    "the tail of a row is not summed": Mutant(
+        ChannelSums, "_sum", without_tail, summed("depthwise, channels first", "x")
     ),
     "rows of a tile are exchanged when turned": Mutant(
         Isa, "transpose", swapped, NAMED["along channels, packed"]
@@ -167,7 +196,9 @@ def test_a_broken_kernel_is_noticed(mutant, monkeypatch):
     if not mutant.isas:
         pytest.skip("no instruction set of this machine has what is broken here")
     plain = getattr(mutant.owner, mutant.name)
-    monkeypatch.setattr(mutant.owner, mutant.name, lambda *arguments: mutant.instead(plain, *arguments))
+    monkeypatch.setattr(
+        mutant.owner, mutant.name, lambda *arguments, **named: mutant.instead(plain, *arguments, **named)
+    )
     assert [isa for isa in mutant.isas if not any(fails(mutant.on, isa, variant) for variant in range(3))] == []
 
 

@@ -61,3 +61,26 @@ def test_equal_calls_are_equal_problems():
     two = canonicalize(as_nxc, input_strides=[(24, 3, 1), (9, 3, 1)], output_strides=(24, 4, 1), **common)
     assert one == two
     assert hash(one) == hash(two)
+
+
+@pytest.mark.parametrize(
+    ("op", "of", "channels"), [("ConvolutionBackwardWeights", "y", 6), ("ConvTransposeBackwardWeights", "x", 4)]
+)
+def test_the_bias_of_a_weights_gradient_is_a_result_summed_from_diff_dst(op, of, channels):
+    attributes = {"strides": [1], "dilations": [1], "groups": 2, "data_format": "NCX"}
+    attributes["weights_format"] = "OIX" if op.startswith("Convolution") else "IOX"
+    shapes = {"x": (2, 4, 8), "y": (2, 6, 6)}
+    inputs = [shapes["x"], shapes["y"]] if of == "y" else [shapes["y"], shapes["x"]]
+    resolved = resolve(op, attributes, inputs, shape_input=(6, 2, 3))
+    common = {
+        "input_strides": [dense_strides(shape) for shape in inputs],
+        "output_strides": dense_strides(resolved.output_shape),
+        "dtype": "f32",
+        "out_dtype": "f32",
+    }
+    alone, both = canonicalize(resolved, **common), canonicalize(resolved, **common, bias_stride=3)
+    assert (alone.bias_gradient, alone.bias_length) == ("", 0)
+    assert (both.bias, both.bias_gradient, both.bias_stride, both.bias_length) == (False, of, 3, channels)
+    assert f"sums-of-{of}" in str(both)
+    assert "sums" not in str(alone)
+    assert both != alone

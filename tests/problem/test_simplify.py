@@ -73,6 +73,23 @@ def test_the_terms_stay_where_they_are(problem, unknown):
     assert terms(simple) == terms(problem) != []
 
 
+def elements(problem, name):
+    """Where in memory each element of a tensor is, as often as it is counted."""
+    reached = itertools.product(*map(range, problem.shapes[name]))
+    return sorted(int(np.dot(index, problem.strides[name])) for index in reached)
+
+
+@pytest.mark.parametrize("of", "xy")
+@pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
+def test_what_is_summed_per_channel_keeps_every_element_once(problem, of):
+    """Those of x that no window meets, too."""
+    problem = replace(problem, unknown=Unknown.W, bias_gradient=of)
+    simple = simplify(problem)
+
+    assert terms(simple) == terms(problem)
+    assert elements(simple, of) == elements(problem, of)
+
+
 @pytest.mark.parametrize("problem", CASES.values(), ids=CASES)
 def test_no_element_of_an_unknown_image_is_lost(problem):
     """Elements that no window meets are zeros to be written."""

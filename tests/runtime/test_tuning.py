@@ -219,6 +219,17 @@ def test_unusual_problems_are_tuned(problem, changes):
     assert len(tuning.tune(replace(problem, **changes), seconds=0.001).seconds) == 2
 
 
+@pytest.mark.parametrize("of", "xy")
+def test_problems_with_two_results_are_tuned(of, rng):
+    problem, *_ = case("ConvolutionBackwardWeights", "dense", "NCX", rng)
+    asked = replace(problem, bias_gradient=of, bias_stride=-2)
+    arrays = tuning._Arrays(asked)
+    channels = problem.groups * {"x": problem.x_channels, "y": problem.y_channels}[of]
+    assert arrays.held[3].size == 2 * channels - 1
+    assert arrays.addresses[3] == arrays.held[3].ctypes.data + 4 * 2 * (channels - 1)
+    assert len(tuning.tune(asked, seconds=0.001).seconds) == 2
+
+
 @pytest.mark.usefixtures("second_is_fastest")
 def test_a_decision_is_used_by_kernels_made_later(problem, lowered):
     before = kernel_for(problem)
