@@ -34,20 +34,25 @@ class Job:
         words: tuple,
         told: Ints | None,
         strides_of: Callable[[tuple[int, ...]], tuple[int, ...]],
+        with_bias: bool = False,
     ):
-        """Check, plan and compile; raises a ConvError for what the operation does not take."""
+        """Check, plan and compile; raises a ConvError for what the operation does not take.
+
+        `with_bias` asks a weights gradient for the bias gradient as well, from one reading of diff_dst.
+        """
         op = operation.op
         names = (*operation.schema.inputs, "bias")
         views = [tensor_view(op, name, tensor) for name, tensor in zip(names, tensors, strict=False)]
-        self.name = op
+        self.name = f"{op} with BiasAddBackward" if with_bias else op
         self.shape = operation.output_shape([view.shape for view in views], words, told)
         self.strides = strides_of(self.shape)
         if op == "BiasAddBackward":
             views.append(tensor_view(op, "one", ONES[tensors[0].dtype]))
         dtype = views[0].dtype
         out = View(address=0, shape=self.shape, strides=self.strides, dtype=dtype, writeable=True, owner=None)
+        attributes, shape = (*words, *operation.formats), None if told is None else self.shape
         record = operation.record(
-            views, out, (*words, *operation.formats), None if told is None else self.shape, dtype, False, "code"
+            views, out, attributes, shape, dtype, False, "code", bias_stride=1 if with_bias else None
         )
         self.kernel, self.arrange, self.mask = record.kernel, record.arrange, record.input_mask
         self.calls = 0
@@ -62,12 +67,18 @@ class Job:
 
 @dataclass(slots=True)
 class Gradients:
-    """Those of the gradients that are asked for."""
+    """Those of the gradients that are asked for; that of the bias comes with that of the weights where both are."""
 
     data: Job | None
     weights: Job | None
     bias: Job | None
+    channels: int  # of the bias gradient that comes with the weights, or 0
     mask: int  # bits that no address of the type has
+
+
+def misaligned(tensor: Tensor) -> bool:
+    """Whether elements do not begin at multiples of their size, which no kernel can read."""
+    return tensor.data_ptr() % tensor.element_size() != 0
 
 
 def plan_forward(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups) -> Job | str:
@@ -113,12 +124,13 @@ def plan_backward(
             return f"a gradient of {list(data.shape)} for an input of {list(input.shape)}"
     if output_mask[1]:
         operation = kernels.CONV_TRANSPOSE_BACKWARD_WEIGHTS if transposed else kernels.CONVOLUTION_BACKWARD_WEIGHTS
-        of_weights = Job(operation, (input, grad_output), words, tuple(weight.shape[2:]), strides_of)
+        of_weights = Job(operation, (input, grad_output), words, tuple(weight.shape[2:]), strides_of, output_mask[2])
         if of_weights.shape != weight.shape:
             return f"a gradient of {list(of_weights.shape)} for weights of {list(weight.shape)}"
-    if output_mask[2]:
+    elif output_mask[2]:
         of_bias = Job(kernels.BIAS_ADD_BACKWARD, (grad_output,), (), None, lambda shape: (1,))
-    return Gradients(data, of_weights, of_bias, input.element_size() - 1)
+    channels = grad_output.shape[1] if output_mask[1] and output_mask[2] else 0
+    return Gradients(data, of_weights, of_bias, channels, input.element_size() - 1)
 
 
 def _why_not(tensors: Sequence[Tensor], stride, dilation, transposed, output_padding) -> str:
