@@ -14,6 +14,7 @@ TOP = {
     "graph": {*ROW, "graph"},
     "engines": {*ROW, "engines"},
     "drawing": {*ROW, "drawing"},
+    "jax": {*ROW, "jax"},
     "sharding": {"spec", "problem", "sharding"},
     "torch": {*ROW, "sharding", "torch"},
     "cli": {*ROW, "graph", "engines", "drawing", "cli"},
