@@ -13,6 +13,7 @@ from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 CHANNELS = (1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
@@ -130,7 +131,8 @@ def _altered_data(plan, rng):
         changes["block"] = tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, plan.tile, strict=True))
         changes["writes_in_place"] = False
         if not plan.spread:
-            changes["i_block"] = int(rng.integers(1, max(1, plan.in_channels) + 1))
+            i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
+            changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
             changes["pixel_major"] = bool(rng.integers(2)) and not plan.pixels
     return replace(plan, **changes)
 
@@ -139,7 +141,8 @@ def _altered_weights(plan, rng):
     block = list(plan.block)
     for n in range(len(block) - (1 if plan.direct else 0)):
         block[n] = int(rng.integers(1, max(1, plan.axes[n].windows) + 1))
-    changed = replace(plan, block=tuple(block), unroll=int(rng.integers(1, 5)))
+    tiles = isinstance(plan, MatrixWeightsPlan)
+    changed = replace(plan, block=tuple(block), unroll=1 if tiles else int(rng.integers(1, 5)))
     changed = replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
     if not plan.spread:
         tiles = -(-plan.row_count // plan.row_channels)

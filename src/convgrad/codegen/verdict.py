@@ -44,9 +44,7 @@ class Verdict:
             most.append(high)
         large = [b.compare_like("uge", high, LARGEST) for high in most]
         none = [b.compare_like("eq", low, -1) for low in least]
-        exponents = [
-            b.binary("lshr", b.binary("add", low, constant("i32", 1)), constant("i32", 23)) for low in least
-        ]
+        exponents = [b.binary("lshr", b.binary("add", low, constant("i32", 1)), constant("i32", 23)) for low in least]
         small = [b.compare_like("ult", exponent, LEAST_EXPONENT) for exponent in exponents]
         small.append(b.compare_like("ult", b.binary("add", *exponents), LEAST_PRODUCT))
         nothing = b.binary("or", *none)  # all products are zero

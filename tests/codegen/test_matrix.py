@@ -1,0 +1,252 @@
+"""Matrix units: the emulated tile, plans on it, and data that bf16 pieces cannot stand for."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from codegen.buffers import StridedArray
+from codegen.emitted import compile_function, run_here
+from codegen.random_problems import check, random_problem, solve
+from codegen.test_kernels import W, X, Y, problem_of
+from convgrad.codegen.isa.matrix import EmulatedTileUnit
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import machine_for, why_not
+from convgrad.plan.matrix import MatrixDataPlan
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.runtime import jit
+
+ISA = "amx_emulated"
+pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
+PLANS = MatrixDataPlan, MatrixWeightsPlan
+BF16 = ml_dtypes.bfloat16
+
+
+def variant_of(problem, isa=ISA):
+    """Which variant of a problem's plans is on tiles."""
+    return [isinstance(plan, PLANS) for plan in variants(problem, machine_for(isa))].index(True)
+
+
+def plan_of(problem, isa=ISA):
+    return list(variants(problem, machine_for(isa)))[variant_of(problem, isa)]
+
+
+# --- one instruction
+
+
+def multiplied(c, a, b, rows):
+    """TDPBF16PS as the manual writes it: even and odd products summed apart in f32, denormals being zero."""
+
+    def flushed(x):
+        return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
+
+    result = c.copy()
+    for m in range(rows):
+        sums = np.zeros((2, 16), np.float32)
+        for k in range(16):
+            for part in range(2):
+                one, others = (flushed(v.astype(np.float32)) for v in (a[m, 2 * k + part], b[k, part::2]))
+                exact = one.astype(np.float64) * others.astype(np.float64) + sums[part].astype(np.float64)
+                sums[part] = flushed(exact.astype(np.float32))  # a product of bf16 is exact in f64, and nearly the sum
+        result[m] = flushed(flushed(c[m]) + flushed(sums[0] + sums[1]))
+    return result
+
+
+@pytest.mark.parametrize("rows", [16, 5])
+def test_a_product_of_tiles_is_what_the_manual_says(rows):
+    def body(b, c, a, x):
+        unit = EmulatedTileUnit(rows)
+        unit.begin(b)
+        unit.load(b, 0, c, 64)
+        unit.load(b, 4, a, 64)
+        unit.load(b, 6, x, 64)
+        unit.multiply_add(b, 0, 4, 6)
+        unit.store(b, 0, c, 64)
+
+    call = compile_function(ISA, ["ptr", "ptr", "ptr"], body)
+    rng = np.random.default_rng(0)
+    for scale in (1.0, 2.0**-60, 2.0**-64):  # products that are normal, denormal, and neither alone
+        a, b = ((rng.standard_normal((16, 32)) * scale).astype(BF16) for _ in range(2))
+        a[0, 0], b[0, 0] = BF16(1e-39), BF16(1.0)
+        c = (rng.standard_normal((16, 16)) * scale * scale).astype(np.float32)
+        wanted = multiplied(c, a, b, rows)
+        call(c.ctypes.data, a.ctypes.data, b.ctypes.data)
+        np.testing.assert_array_equal(c, wanted)
+
+
+def test_tiles_that_are_zeroed_are_zero():
+    def body(b, c):
+        unit = EmulatedTileUnit()
+        unit.begin(b)
+        unit.zero(b, 3)
+        unit.store(b, 3, c, 64)
+
+    c = np.ones((16, 16), np.float32)
+    compile_function(ISA, ["ptr"], body)(c.ctypes.data)
+    np.testing.assert_array_equal(c, 0)
+
+
+# --- whole problems, exactly
+
+WIDE = {
+    "channels of several tiles": problem_of(Y, (11, 9), (11, 9), (3, 3), channels=(70, 53), low=1),
+    "channels of several tiles, image side": problem_of(X, (11, 9), (11, 9), (3, 3), channels=(53, 70), low=1),
+    "channels of several tiles, weights": problem_of(W, (11, 9), (11, 9), (3, 3), channels=(70, 53), low=1),
+    "strides": problem_of(Y, (21, 37), (10, 18), (3, 4), channels=(33, 17), stride=2, low=1, layout="NXC"),
+    "phases": problem_of(X, (21, 37), (10, 18), (3, 4), channels=(33, 17), stride=(2, 2), low=1, layout="NXC"),
+    "planes": problem_of(W, (21, 37), (10, 18), (3, 4), channels=(33, 17), stride=(2, 2), low=1),
+    "planes of uneven strides": problem_of(W, (23, 40), (8, 10), (3, 5), channels=(18, 40), stride=(3, 4), low=(2, 3)),
+    "groups": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(16, 33), groups=3, low=1, layout="NXC"),
+    "dilation beyond the image": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(17, 16), dilation=18, low=18),
+    "three axes": problem_of(W, (5, 6, 7), (5, 6, 7), (3, 3, 3), channels=(17, 19), batch=2, low=1),
+    "three axes, data": problem_of(Y, (5, 6, 7), (5, 6, 7), (3, 3, 3), channels=(40, 19), batch=2, low=1),
+    "a long row": problem_of(W, (700,), (349,), (5,), channels=(20, 30), stride=2, low=1),
+    "bias": problem_of(Y, (9, 40), (9, 40), (1, 3), channels=(40, 40), low=(0, 1), bias=True, layout="NXC"),
+    "the bias gradient": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(18, 40), low=1, bias_gradient="y"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("problem", WIDE.values(), ids=WIDE)
+def test_whole_numbers_are_exact(problem, dtype):
+    problem = replace(problem, dtype=dtype, out_dtype="f32")
+    variant = variant_of(problem)
+    for alter in (None, 1, 2):
+        check(problem, ISA, variant=variant, low=alter == 1, alter=alter)
+
+
+@pytest.mark.parametrize("mode", ["tf32", "bf16", "f16", "any"])
+@pytest.mark.parametrize("unknown", [X, W, Y])
+def test_modes_are_exact_where_no_number_is_rounded(unknown, mode):
+    problem = problem_of(unknown, (9, 9), (9, 9), (3, 3), channels=(34, 17), low=1, fpmath_mode=mode)
+    assert len(plan_of(problem).products) == {"tf32": 3, "bf16": 1, "f16": 3, "any": 1}[mode]
+    check(problem, ISA, variant=variant_of(problem))
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_problems_on_tiles(part):
+    found = 0
+    for seed in range(1000 * part, 1000 * part + 40):
+        problem = random_problem(np.random.default_rng(seed))
+        for variant, plan in enumerate(variants(problem, machine_for(ISA))):
+            if isinstance(plan, PLANS):
+                check(problem, ISA, variant=variant, seed=seed, low=bool(seed % 2), alter=seed if seed % 3 else None)
+                found += 1
+    assert found > 5
+
+
+# --- numbers that pieces cannot stand for
+
+SMALL = [problem_of(u, (6, 18), (6, 18), (3, 3), channels=(33, 20), low=1) for u in (X, W, Y)]
+IDS = ["x", "w", "y"]
+
+
+def run(plan, given):
+    """The result of a plan, and whether it had to be computed again on vectors."""
+    p, machine = plan.problem, machine_for(ISA)
+    arrays = {n: StridedArray(s, p.strides[n], np.float32) for n, s in p.shapes.items()}
+    for name, values in given.items():
+        arrays[name].view[...] = values
+    again = []
+
+    def watching(module, machine, places):
+        names = [stage.symbol for stage in module.stages if stage.optional]
+        again.extend(names if run_here(module, machine, places) else [])
+
+    watching(lower(plan), machine, [*(arrays[name] for name in "xwy"), None])
+    return arrays[p.unknown.value].view.copy(), bool(again)
+
+
+def data(problem, rng, make):
+    return {n: make(rng, s).astype(np.float32) for n, s in problem.shapes.items() if n != problem.unknown.value}
+
+
+def log_uniform(rng, shape):
+    return np.exp2(rng.uniform(-60, 60, shape)) * rng.choice([-1, 1], shape)
+
+
+KINDS = {  # how the data are made, and whether vectors must compute them
+    "normal": (lambda rng, s: rng.standard_normal(s), False),
+    "uniform": (lambda rng, s: rng.uniform(-1, 1, s), False),
+    "one sign": (lambda rng, s: rng.uniform(0, 1, s), False),
+    "zeros among them": (lambda rng, s: rng.standard_normal(s) * (rng.random(s) < 0.5), False),
+    "all zero": (lambda rng, s: np.zeros(s), False),
+    "small": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-50, False),
+    "very small": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-56, True),
+    "denormal": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-130, True),
+    "log-uniform": (log_uniform, True),
+    "large": (lambda rng, s: rng.standard_normal(s) * 2.0**55, False),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_every_kind_of_data_is_within_the_bound(problem, kind):
+    make, on_vectors = KINDS[kind]
+    given = data(problem, np.random.default_rng(1), make)
+    result, again = run(plan_of(problem), given)
+    assert again == on_vectors
+    wide = {n: None for n in "xwy"} | {n: v.astype(np.float64) for n, v in given.items()}
+    exact = solve(problem, **wide)
+    scale = solve(problem, **{n: v if v is None else np.abs(v) for n, v in wide.items()})
+    terms = 8 if not again else problem.flops // (2 * result.size)  # of tiles: far below one rounding per product
+    assert np.all(np.abs(result - exact) <= terms * 2.0**-24 * scale + 2.0**-149)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 2.0**-149, 2.0**-110])
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_one_extreme_number_gives_the_bits_of_vectors(problem, value, side):
+    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    name = sorted(given)[side]
+    given[name].flat[given[name].size // 2] = value
+    plan = plan_of(problem)
+    result, again = run(plan, given)
+    assert again
+    wanted, _ = run(plan.fallback, given)
+    np.testing.assert_array_equal(result.view(np.uint32), wanted.view(np.uint32))
+
+
+def test_accumulating_plans_never_need_to_start_again():
+    for problem in SMALL:
+        plans = list(variants(replace(problem, accumulate=True), machine_for(ISA)))
+        assert not any(isinstance(plan, PLANS) and plan.watch for plan in plans)
+
+
+def test_f16_that_is_infinite_is_computed_on_vectors():
+    problem = replace(SMALL[2], dtype="f16", out_dtype="f32")
+    plan = plan_of(problem)
+    machine, rng = machine_for(ISA), np.random.default_rng(3)
+    results = []
+    for one in (plan, plan.fallback):
+        arrays = {n: StridedArray(s, problem.strides[n], np.float16) for n, s in problem.shapes.items() if n != "y"}
+        arrays["y"] = StridedArray(problem.shapes["y"], problem.strides["y"], np.float32)
+        rng = np.random.default_rng(3)
+        for name in "xw":
+            arrays[name].view[...] = rng.standard_normal(arrays[name].view.shape)
+        arrays["x"].view[0, 0, 3, 2, 5] = np.inf
+        run_here(lower(one), machine, [*(arrays[name] for name in "xwy"), None])
+        results.append(arrays["y"].view.copy())
+    np.testing.assert_array_equal(results[0], results[1])
+    assert np.isinf(results[0]).any()
+
+
+# --- the real unit
+
+
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_kernels_for_the_real_unit_use_its_instructions_and_give_the_tiles_back(problem):
+    machine = machine_for("amx")
+    text = jit.assembly(lower(plan_of(problem, "amx")).ir, machine)
+    for instruction in (
+        "ldtilecfg",
+        "tilezero" if problem.unknown is not W else "tileloadd",
+        "tileloadd",
+        "tdpbf16ps",
+        "tilestored",
+        "tilerelease",
+    ):
+        assert instruction in text
+    assert text.count("ldtilecfg") == text.count("tilerelease")
