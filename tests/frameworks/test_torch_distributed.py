@@ -1,0 +1,51 @@
+"""Split tensors on groups of processes: every check of distributed_checks.py, by 2 and by 4 of them over gloo."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+    pytest.skip("this PyTorch has no torch.distributed with gloo", allow_module_level=True)
+
+SCRIPT = Path(__file__).with_name("distributed_checks.py")
+CHECKS = re.findall(r"^@check\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"), re.M)
+MOST_SECONDS = 240  # far beyond what they need on a busy machine
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=lambda count: f"{count} processes")
+def outcomes(request, tmp_path_factory):
+    """What each process says of each check; processes that end early say why."""
+    folder = tmp_path_factory.mktemp("processes")
+    commands = [[sys.executable, SCRIPT, str(rank), str(request.param), folder] for rank in range(request.param)]
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for command in commands
+    ]
+    try:
+        printed = [process.communicate(timeout=MOST_SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    files = [folder / f"rank{rank}.json" for rank in range(request.param)]
+    return [
+        json.loads(file.read_text()) if file.exists() else dict.fromkeys(CHECKS, f"process ended early: {text}")
+        for file, text in zip(files, printed, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_split_tensors_are_as_whole_ones(outcomes, check):
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.get(check, "not reached, after another one failed") == "passed", f"process {rank}"
+
+
+def test_importing_the_layers_starts_nothing():
+    program = (
+        "import convgrad.torch, sys; assert 'convgrad.torch.distributed' not in sys.modules; "
+        "import convgrad.torch.distributed, torch.distributed as d; assert not d.is_initialized()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
