@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
@@ -88,6 +89,10 @@ def register(library: torch.library.Library) -> None:
     library.impl("bias_add_backward", _linear("bias_add_backward"), "Autograd", with_keyset=True)
 
 
+def _bias_add_backward(diff_dst: Tensor) -> Tensor:
+    return torch.ops.convgrad.bias_add_backward.default(diff_dst)
+
+
 def _below(name: str) -> Callable[..., Tensor]:
     """What runs an operator on whatever comes after autograd.
 
@@ -98,7 +103,7 @@ def _below(name: str) -> Callable[..., Tensor]:
     op = getattr(torch.ops.convgrad, name).default
 
     def run(keyset, *args):
-        if keyset.raw_repr() & _REMAINING == _PLAIN:
+        if keyset is None or keyset.raw_repr() & _REMAINING == _PLAIN:
             return kernel(*args)
         # An autograd function switches gradients off, but transforms that come further down may want theirs.
         with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
@@ -107,48 +112,48 @@ def _below(name: str) -> Callable[..., Tensor]:
     return run
 
 
-def _bilinear(name: str, rule: Rule):
+def _bilinear(name: str, rule: Rule) -> Callable[..., Tensor]:
     run = _below(name)
     op = getattr(torch.ops.convgrad, name).default
+    words, has_bias = rule.words, rule.has_bias
+    is_grad_enabled = torch.is_grad_enabled
 
     def forward(ctx, keyset, first, second, *rest):
-        needs_first, needs_second = ctx.needs_input_grad[1:3]
-        ctx.save_for_backward(first if needs_second else None, second if needs_first else None)
-        ctx.shapes = first.shape, second.shape
-        ctx.order = dim_order(second) if needs_second else ()
-        ctx.words = rest[rule.words]
-        ctx.set_materialize_grads(False)
+        _, needs_first, needs_second, *_ = ctx.needs_input_grad
+        if needs_second:
+            ctx.save_for_backward(first, second if needs_first else None)
+            ctx.known = first.shape, second.shape, dim_order(second), rest[words]
+        else:
+            ctx.save_for_backward(None, second if needs_first else None)
+            ctx.known = first.shape, None, None, rest[words]
         return run(keyset, first, second, *rest)
 
     def backward(ctx, diff):
         first, second = ctx.saved_tensors
+        first_shape, second_shape, order, words = ctx.known
         _, needs_first, needs_second, *needs = ctx.needs_input_grad
         diff_first = diff_second = None
         others: list[Tensor | None] = [None] * len(needs)
-        if diff is not None:
-            if needs_first:
-                diff_first = rule.of_first(diff, second, ctx.shapes[0], (), ctx.words)
-            if needs_second:
-                diff_second = rule.of_second(diff, first, ctx.shapes[1], ctx.order, ctx.words)
-            if rule.has_bias and needs[0]:
-                others[0] = torch.ops.convgrad.bias_add_backward.default(diff)
+        if needs_first:
+            diff_first = rule.of_first(diff, second, first_shape, (), words)
+        if needs_second:
+            diff_second = rule.of_second(diff, first, second_shape, order, words)
+        if has_bias and needs[0]:
+            others[0] = _bias_add_backward(diff)
         return None, diff_first, diff_second, *others
 
     # Autograd below the transforms of torch.func, which come here once for each of their levels
-    function = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward))
+    apply = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward)).apply
 
     def autograd(keyset, first, second, *rest):
         if forward_ad._current_level >= 0:
-            bias = rest[0] if rule.has_bias else None
-            primals, tangents = _unpacked(first, second, bias)
+            primals, tangents = _unpacked(first, second, rest[0] if has_bias else None)
             if any(tangent is not None for tangent in tangents):
-                return _dual(op, rule.has_bias, primals, tangents, rest)
-        if torch.is_grad_enabled() and (
-            first.requires_grad
-            or second.requires_grad
-            or (rule.has_bias and rest[0] is not None and rest[0].requires_grad)
+                return _dual(op, has_bias, primals, tangents, rest)
+        if is_grad_enabled() and (
+            first.requires_grad or second.requires_grad or (has_bias and rest[0] is not None and rest[0].requires_grad)
         ):
-            return function.apply(keyset, first, second, *rest)
+            return _apply(apply, keyset, first, second, *rest)
         return run(keyset, first, second, *rest)
 
     return autograd
@@ -175,10 +180,18 @@ def _linear(name: str):
             if tangent is not None:
                 return forward_ad.make_dual(op(primal), op(tangent))
         if torch.is_grad_enabled() and diff_dst.requires_grad:
-            return function.apply(keyset, diff_dst)
+            return _apply(function.apply, keyset, diff_dst)
         return run(keyset, diff_dst)
 
     return autograd
+
+
+def _apply(apply, *args):
+    """An autograd function on tensors of one level of transforms, or of none."""
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function():
+            return apply(*args)
+    return apply(*args)
 
 
 def _static(forward, backward) -> dict[str, Any]:

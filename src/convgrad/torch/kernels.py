@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convgrad.arrays.call import MARSHAL_VERSION, Operation, common_dtype, refuse_more_than_memory
+from convgrad.arrays.call import MARSHAL_VERSION, MOST_RECORDS, Operation, common_dtype, refuse_more_than_memory
 from convgrad.arrays.view import View
 from convgrad.dtypes import SIZES
 from convgrad.errors import ArrayError, DtypeError, ShapeError
+from convgrad.problem.canonicalize import ROLES
 from convgrad.spec.resolve import resolve
 from convgrad.torch.layout import activation_strides, order_of_activations, strides_in_order
 
@@ -55,7 +56,6 @@ class TensorOperation(Operation):
         `told` are the spatial extents that a gradient cannot infer, those of src or of the kernel; `order` is that of
         the axes of diff_weights in memory.
         """
-        key = None
         try:
             key = (
                 first.shape,
@@ -67,18 +67,20 @@ class TensorOperation(Operation):
                 dumps((words, told, order), MARSHAL_VERSION),
                 bias is not None and (bias.shape, bias.stride(), bias.dtype),
             )
-            kernel, arrange, mask, out_shape, strides = self.known[key]
-        except (AttributeError, KeyError, RuntimeError, ValueError):  # unknown yet, or something that has no strides
-            return self._first_time(key, first, second, bias, words, told, order)
-        if not (first.is_cpu and second.is_cpu and (bias is None or bias.is_cpu)):
-            return self._first_time(key, first, second, bias, words, told, order)
-        result = first.new_empty_strided(out_shape, strides)
-        if kernel is not None:
-            a, b, c = first.data_ptr(), second.data_ptr(), 0 if bias is None else bias.data_ptr()
-            if (a | b | c) & mask:
-                return self._first_time(key, first, second, bias, words, told, order)
-            kernel(*arrange((a, b, result.data_ptr())), c)
-        return result
+        except (AttributeError, RuntimeError, ValueError):  # no tensor, or one without strides
+            key = None
+        known = self.known.get(key)
+        if known is not None and first.is_cpu and second.is_cpu and (bias is None or bias.is_cpu):
+            kernel, x, w, y, mask, shape, strides = known
+            result = first.new_empty_strided(shape, strides)
+            if kernel is None:
+                return result
+            at = (first.data_ptr(), second.data_ptr(), result.data_ptr())
+            bias_at = 0 if bias is None else bias.data_ptr()
+            if not (at[0] | at[1] | bias_at) & mask:
+                kernel(at[x], at[w], at[y], bias_at)
+                return result
+        return self._first_time(key, first, second, bias, words, told, order)
 
     def output_shape(self, shapes: Sequence[Ints], words: tuple, told: Ints | None = None) -> tuple[int, ...]:
         """The shape of the result, from those of the inputs; raises for everything that does not fit."""
@@ -133,9 +135,10 @@ class TensorOperation(Operation):
             addresses = (views[0].address, views[1].address, out.address)
             record.kernel(*record.arrange(addresses), 0 if bias is None else views[2].address)
         if key is not None:
-            if len(self.known) >= 4096:
+            if len(self.known) >= MOST_RECORDS:
                 self.known.clear()
-            self.known[key] = (record.kernel, record.arrange, record.input_mask, out_shape, strides)
+            order_of_roles = (ROLES[op].index(role) for role in "xwy")
+            self.known[key] = (record.kernel, *order_of_roles, record.input_mask, out_shape, strides)
         return result
 
     def _strides(self, views: Sequence[View], shape: tuple[int, ...], order: Ints) -> tuple[int, ...]:
