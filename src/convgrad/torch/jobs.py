@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from convgrad.arrays.view import View
+from convgrad.errors import ShapeError
 from convgrad.torch import kernels
 from convgrad.torch.kernels import DTYPES, TensorOperation, tensor_view
 
@@ -45,6 +46,8 @@ class Job:
         views = [tensor_view(op, name, tensor) for name, tensor in zip(names, tensors, strict=False)]
         self.name = f"{op} with BiasAddBackward" if with_bias else op
         self.shape = operation.output_shape([view.shape for view in views], words, told)
+        if 0 in self.shape:
+            raise ShapeError(f"{op}: {operation.schema.output} {list(self.shape)} has no elements; PyTorch knows why")
         self.strides = strides_of(self.shape)
         if op == "BiasAddBackward":
             views.append(tensor_view(op, "one", ONES[tensors[0].dtype]))
@@ -96,8 +99,7 @@ def plan_forward(input, weight, bias, stride, padding, dilation, transposed, out
         )  # fmt: skip
         return _strides(shape, memory_format)
 
-    job = Job(operation, tensors, words, None, strides_of)
-    return job if 0 not in job.shape else "a result without elements"
+    return Job(operation, tensors, words, None, strides_of)
 
 
 def plan_backward(
