@@ -40,8 +40,10 @@ def name_of(problem: ConvProblem) -> str:
 
 
 def text_of(problem: ConvProblem) -> str:
-    """A problem as JSON, in which a lowered program carries it."""
-    return json.dumps(dataclasses.asdict(problem) | {"unknown": problem.unknown.value}, separators=(",", ":"))
+    """A problem as JSON, in which a lowered program carries it; what is as usual is left out."""
+    usual = {field.name: field.default for field in dataclasses.fields(problem)}
+    told = {name: value for name, value in dataclasses.asdict(problem).items() if value != usual[name]}
+    return json.dumps(told | {"unknown": problem.unknown.value}, separators=(",", ":"))
 
 
 def problem_of(text: str) -> ConvProblem:
