@@ -149,6 +149,7 @@ def kinds(plan):
             "row shares": plan.row_shares > 1,
             "several taps in a tile": plan.tile_taps > 1,
             "several blocks": prod(plan.block_grid) > 1,
+            "bands": any(plan.banded(n) for n in range(len(plan.axes))),
         }
     return {along, *(name for name, has in traits.items() if has)}
 
@@ -221,6 +222,20 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights, several chunks and blocks": (
         problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 17), **SAME),
         {"several chunks", "several blocks"},
+    ),
+    "weights, bands of rows": (
+        problem_of(W, (60, 300), (60, 300), (3, 3), channels=(5, 17), dilation=(25, 2), low=(25, 2)),
+        {"lanes along y", "bands"},
+    ),
+    "weights, bands within a row": (
+        problem_of(W, (700,), (700,), (3,), channels=(17, 5), dilation=300, low=300, layout="NXC"),
+        {"lanes along x", "bands"},
+    ),
+    "weights, bands across groups": (
+        problem_of(
+            W, (40, 300), (40, 300), (3, 3), channels=(2, 2), groups=9, dilation=(15, 1), low=(15, 1), layout="NXC"
+        ),
+        {"lanes along y, across groups", "bands"},
     ),
     "weights across groups, in place": (
         problem_of(W, (9, 25), (9, 25), (3, 3), channels=(1, 1), groups=70, layout="NXC", **SAME),

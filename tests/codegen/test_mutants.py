@@ -109,6 +109,10 @@ def without_what_windows_leave(plain, self, b, axis, start, block):
     return first, b.minimum(last, b.add(b.mul(window, axis.stride), axis.dilation * (axis.taps - 1) + 1 - axis.low))
 
 
+def tap_zero(plain, self, b, n, start, tap):
+    return plain(self, b, n, start, 0)
+
+
 def first_chunk_alone(plain, plan, *arguments):
     return plain(replace(plan, chunks=1), *arguments)
 
@@ -146,6 +150,9 @@ MUTANTS = {
     ),
     "borders of weights are not zeroed": Mutant(
         weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
+    ),
+    "all bands hold those of the first tap": Mutant(
+        weights.SumsStage, "_on_x", tap_zero, NAMED["weights, bands of rows"]
     ),
     "sums are not cleared": Mutant(
         weights.SumsStage, "_clear", nothing, NAMED["weights, lanes along y"]

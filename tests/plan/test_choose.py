@@ -163,6 +163,15 @@ def workspace(plan):
 
 
 @pytest.mark.parametrize("nxc", [False, True], ids=["NCX", "NXC"])
+def test_rows_between_taps_that_are_far_apart_are_not_packed(nxc):
+    problem = problem_of(Unknown.W, channels=(64, 64), image=1000, windows=1000, taps=3, dilation=128, low=128, nxc=nxc)
+    plan = choose(problem, machine_for("avx512"))
+    assert plan.banded(1)
+    assert plan.x_extent[1] == 3 * plan.band(1) < 128
+    assert workspace(plan) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("nxc", [False, True], ids=["NCX", "NXC"])
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.W, Unknown.Y])
 def test_the_workspace_of_real_layers_is_bounded(unknown, nxc):
     machine, offenders = machine_for("avx512"), {}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.bias import BiasShare, finish_bias
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.data import round64
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
@@ -17,6 +18,8 @@ from convgrad.codegen.packing import can_spread_by_vectors, spread_groups, unpac
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.sums import pairwise
 from convgrad.plan.weights import WeightsPlan, WindowAxis
+
+Bands = dict[int, Index]  # tap, by axis
 
 
 def lower_weights(plan: WeightsPlan) -> KernelModule:
@@ -177,29 +180,45 @@ class SumsStage:
 
     # --- packing
 
+    def _each_band(self, b: Builder, tensor: str, body: Callable[[Bands], None]) -> None:
+        """`body` for every way to choose a tap of each axis of which a slab holds bands."""
+        banded = [n for n in range(len(self.plan.axes)) if tensor == "x" and self.plan.banded(n)]
+
+        def nest(chosen: Bands) -> None:
+            if len(chosen) == len(banded):
+                body(chosen)
+                return
+            n = banded[len(chosen)]
+            b.loop(0, self.plan.axes[n].taps, lambda tap, _: nest(chosen | {n: tap}), name="band")
+
+        nest({})
+
     def _box(
-        self, b: Builder, starts: list[Index], tensor: str, strides: tuple[int, ...]
-    ) -> tuple[list[Dim], Index, Index, list[Value]]:
-        """The elements of a block in one tensor: axes, origins in the tensor and the slab, conditions of a border."""
+        self, b: Builder, starts: list[Index], tensor: str, strides: tuple[int, ...], bands: Bands
+    ) -> tuple[list[Dim], Index, Index]:
+        """The elements of a block, or of some of its bands, in one tensor: axes, origins in the tensor and the slab."""
         plan = self.plan
         steps = (self.tensor_strides[tensor][0], *self.tensor_strides[tensor][3:])
-        dims, source, target, border = [], 0, 0, []
-        for axis, start, block, first, extent, step, slab in zip(
-            plan.axes, starts, plan.block, plan.x_start, plan.x_extent, steps, strides, strict=True
-        ):
+        dims, source, target = [], 0, 0
+        for n, (axis, start, step, slab) in enumerate(zip(plan.axes, starts, steps, strides, strict=True)):
             if tensor == "y":
-                dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, slab))
+                dims.append(Dim(b.minimum(b.sub(axis.windows, start), plan.block[n]), step, slab))
                 source = b.add(source, b.mul(start, step))
                 continue
-            origin = b.add(b.mul(start, axis.stride), first)
-            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
-            high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
+            tap = bands.get(n, 0)
+            origin, low, high = self._on_x(b, n, start, tap)
             dims.append(Dim(b.sub(high, low), step, slab))
             source = b.add(source, b.mul(b.add(origin, low), step))
-            target = b.add(target, b.mul(low, slab))
-            if axis is plan.axes[-1] and axis.clipped and plan.tile_taps > 1:
-                border.append(index(b.compare("ne", dims[-1].extent, extent)))
-        return dims, source, target, border
+            target = b.add(target, b.mul(b.add(b.mul(tap, plan.tap_step(n)), low), slab))
+        return dims, source, target
+
+    def _on_x(self, b: Builder, n: int, start: Index, tap: Index) -> tuple[Index, Index, Index]:
+        """Where what a slab holds of axis n begins in x, or the band of a tap, and which of its elements x has."""
+        plan, axis = self.plan, self.plan.axes[n]
+        extent, first = (plan.band(n) if plan.banded(n) else plan.x_extent[n]), plan.x_start[n]
+        origin = b.add(b.add(b.mul(start, axis.stride), first), b.mul(tap, axis.dilation))
+        low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
+        return origin, low, b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
 
     def _copy(self) -> Copy:
         plan = self.plan
@@ -207,12 +226,16 @@ class SumsStage:
 
     def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
         plan = self.plan
+        self._zero_border(b, at.scratch, plan.row_slab_size, self.row_tensor, starts)
+        self._each_band(b, self.row_tensor, lambda bands: self._pack_row_bands(b, at, starts, bands))
+
+    def _pack_row_bands(self, b: Builder, at: Places, starts: list[Index], bands: Bands) -> None:
+        plan = self.plan
         strides, channel_step = plan.row_slab
         group, channel = self.tensor_strides[self.row_tensor][1:3]
-        dims, source, target, border = self._box(b, starts, self.row_tensor, strides)
+        dims, source, target = self._box(b, starts, self.row_tensor, strides, bands)
         count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
         source = b.add(source, b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)]))
-        self._zero_border(b, at.scratch, plan.row_slab_size, border)
         tensor = b.at(at.of(self.row_tensor), source, STORAGE[plan.problem.dtype])
         packed = b.at(at.scratch, target, self.kind)
         copy = self._copy()
@@ -228,11 +251,14 @@ class SumsStage:
         copy.emit(b, tensor, packed, [*dims, Dim(count, channel, channel_step)])
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
+        self._zero_border(b, slab, self.plan.lane_slab_size, self.lane_tensor, starts)
+        self._each_band(b, self.lane_tensor, lambda bands: self._pack_lane_bands(b, at, slab, starts, bands))
+
+    def _pack_lane_bands(self, b: Builder, at: Places, slab: Value, starts: list[Index], bands: Bands) -> None:
         plan = self.plan
         group, channel = self.tensor_strides[self.lane_tensor][1:3]
-        dims, source, target, border = self._box(b, starts, self.lane_tensor, plan.lane_slab)
+        dims, source, target = self._box(b, starts, self.lane_tensor, plan.lane_slab, bands)
         source = b.add(source, b.mul(self.bundle, plan.lane_groups * group))
-        self._zero_border(b, slab, plan.lane_slab_size, border)
 
         def of_block(lane_block: Index, _: object) -> None:
             if plan.spread:
@@ -248,10 +274,13 @@ class SumsStage:
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
 
-    def _zero_border(self, b: Builder, slab: Value, size: int, border: list[Value]) -> None:
-        for condition in border:
-            with b.when(condition):
-                emit_zero(b, self.isa, self.plan.compute, slab, size)
+    def _zero_border(self, b: Builder, slab: Value, size: int, tensor: str, starts: list[Index]) -> None:
+        """Taps side by side in a tile read around x: zeros, where a block of the innermost axis reaches there."""
+        plan, n = self.plan, len(self.plan.axes) - 1
+        if tensor == "x" and plan.axes[n].clipped and plan.tile_taps > 1:
+            _, low, high = self._on_x(b, n, starts[n], 0)
+            with b.when(b.compare("ne", b.sub(high, low), plan.x_extent[n])):
+                emit_zero(b, self.isa, plan.compute, slab, size)
 
     # --- arithmetic
 
@@ -297,7 +326,7 @@ class SumsStage:
             """Of the rows and the lanes, at tap r and the first window of the block."""
             axis, (a, x) = plan.axes[n], shift
             x_step, y_step = (row_axes[n], plan.lane_slab[n]) if plan.rows_shift else (plan.lane_slab[n], row_axes[n])
-            place = b.mul(b.sub(b.mul(r, axis.dilation), axis.low + plan.x_start[n]), x_step)
+            place = b.mul(b.sub(b.mul(r, plan.tap_step(n)), axis.low + plan.x_start[n]), x_step)
             other: Index = 0
             if plan.direct:
                 place = b.add(place, b.mul(starts[n], axis.stride * x_step))

@@ -145,12 +145,25 @@ class WeightsPlan:
         """Position in x of the first element of the slab whose block begins with window 0."""
         return tuple(0 if self.whole(n) else -axis.low for n, axis in enumerate(self.axes))
 
+    def band(self, n: int) -> int:
+        """Elements of x on axis n from where a tap meets the first window of a block to where it meets the last."""
+        return self.axes[n].stride * (self.block[n] - 1) + 1
+
+    def banded(self, n: int) -> bool:
+        """Whether a slab holds a band of axis n for each tap, since taps are so far apart that bands do not meet."""
+        side_by_side = n == len(self.axes) - 1 and self.tile_taps > 1
+        return not self.whole(n) and not side_by_side and self.axes[n].dilation > self.band(n)
+
+    def tap_step(self, n: int) -> int:
+        """Elements of the slab on axis n from one tap to the next."""
+        return self.band(n) if self.banded(n) else self.axes[n].dilation
+
     @property
     def x_extent(self) -> Ints:
-        """Elements of x per axis that one block meets."""
+        """Elements of x per axis that a slab holds."""
         return tuple(
-            axis.image if self.whole(n) else axis.stride * (block - 1) + axis.dilation * (axis.taps - 1) + 1
-            for n, axis, block in zip(range(len(self.axes)), self.axes, self.block, strict=True)
+            axis.image if self.whole(n) else self.band(n) + self.tap_step(n) * (axis.taps - 1)
+            for n, axis in enumerate(self.axes)
         )
 
     @property
