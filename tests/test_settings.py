@@ -41,13 +41,15 @@ def test_instruction_sets_are_named_in_any_letter_case(env, isa):
 
 def test_an_unknown_instruction_set_is_told_the_choice(env):
     env("CONVGRAD_ISA", "sse9")
-    with pytest.raises(SettingError, match="CONVGRAD_ISA is 'sse9'; it takes one of portable, avx2, avx512, amx, neon"):
+    with pytest.raises(
+        SettingError, match="CONVGRAD_ISA is 'sse9'; it takes one of portable, avx2, avx512, amx_emulated, amx, neon"
+    ):
         settings.isa()
 
 
 def test_an_unknown_mode_is_told_the_choice(env):
     env("CONVGRAD_FPMATH_MODE", "fast")
-    with pytest.raises(ConvError, match="CONVGRAD_FPMATH_MODE is 'fast'; it takes one of strict, tf32, bf16, any"):
+    with pytest.raises(ConvError, match="CONVGRAD_FPMATH_MODE is 'fast'; it takes one of strict, tf32, bf16, f16, any"):
         settings.fpmath_mode()
 
 

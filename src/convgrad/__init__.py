@@ -24,6 +24,7 @@ from convgrad.operations import (
     convolution_backward_weights,
 )
 from convgrad.runtime.threads import num_threads, set_num_threads
+from convgrad.settings import relaxed as fpmath_mode
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "convolution",
     "convolution_backward_data",
     "convolution_backward_weights",
+    "fpmath_mode",
     "num_threads",
     "set_num_threads",
 ]

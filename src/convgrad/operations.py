@@ -18,6 +18,10 @@ Keywords of every function
                     the call raises
     out_dtype       the type of the result; f32 is possible for 16-bit inputs. `out` implies it
     accumulate      add the result to what `out` holds
+    fpmath_mode     how far the operands of f32 products may be rounded: strict (not at all), tf32 (to 16 bits), f16 (to
+                    16 bits), bf16 (to 8 bits) or any (whatever is fastest); None is what `convgrad.fpmath_mode` or the
+                    environment says, else strict. Only matrix units make use of it: elsewhere nothing is ever rounded.
+                    BiasAddBackward has no products
 Errors
     Every mistake of the caller is a `ConvError`: `AttributeRuleError`, `ShapeError`, `DtypeError` or `ArrayError`.
 
@@ -31,10 +35,14 @@ from typing import Any
 
 from convgrad.arrays.call import Operation, known_one
 from convgrad.arrays.pair import WeightsOperation
+from convgrad.settings import asked
 
 Ints = Sequence[int]
 
-_GEOMETRY = ("strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups", "data_format", "weights_format")
+_GEOMETRY = (
+    "strides", "pads_begin", "pads_end", "dilations", "auto_pad", "groups", "data_format", "weights_format",
+    "fpmath_mode",
+)  # fmt: skip
 
 _convolution = Operation("Convolution", *_GEOMETRY)
 _convolution_backward_data = Operation("ConvolutionBackwardData", *_GEOMETRY, "output_padding")
@@ -61,13 +69,16 @@ def convolution(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
 ) -> Any:
     """Convolution: dst[n, o, y] = bias[o] + Σ src[n, i, y·S + k·D − PB] · W[o, i, k].
 
     src has IC channels, weights O = OC and I = IC/groups, bias OC elements. dst has OC channels and
     (X + PB + PE − ((K − 1)·D + 1)) // S + 1 elements per spatial axis.
     """
-    attributes = (strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
+    attributes = (
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, asked(fpmath_mode),
+    )  # fmt: skip
     return _convolution(src, weights, bias, attributes, None, out, out_dtype, accumulate)
 
 
@@ -89,6 +100,7 @@ def convolution_backward_data(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
 ) -> Any:
     """ConvolutionBackwardData, the gradient of Convolution in src.
 
@@ -102,7 +114,8 @@ def convolution_backward_data(
     "page", those of the formulas on the operation's page, where same_upper and same_lower change places.
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, output_padding,
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        asked(fpmath_mode), output_padding,
     )  # fmt: skip
     return _convolution_backward_data(
         diff_dst, weights, None, attributes, dst_shape, out, out_dtype, accumulate, auto_pad_rule
@@ -125,6 +138,7 @@ def convolution_backward_weights(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
     diff_bias: Any = None,
 ) -> Any:
     """ConvolutionBackwardWeights, the gradient of Convolution in weights.
@@ -138,7 +152,9 @@ def convolution_backward_weights(
     is read for the weights: True for a new array, or an array of OC elements to write it to, of the type of
     diff_weights. Then the result is the pair (diff_weights, diff_bias), and `accumulate` holds for both.
     """
-    attributes = (strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
+    attributes = (
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, asked(fpmath_mode),
+    )  # fmt: skip
     if diff_bias is None or diff_bias is False:
         return _convolution_backward_weights(src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate)
     return _convolution_backward_weights.pair(
@@ -163,6 +179,7 @@ def conv_transpose(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
 ) -> Any:
     """ConvTranspose: dst[n, o, x] = bias[o] + Σ src[n, i, y] · W[i, o, k] over i, k and y with y·S + k·D − PB = x.
 
@@ -170,7 +187,8 @@ def conv_transpose(
     no tap reaches hold the bias, or zero.
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, output_padding,
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        asked(fpmath_mode), output_padding,
     )  # fmt: skip
     return _conv_transpose(src, weights, bias, attributes, None, out, out_dtype, accumulate)
 
@@ -191,6 +209,7 @@ def conv_transpose_backward_data(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
 ) -> Any:
     """ConvTransposeBackwardData, the gradient of ConvTranspose in src.
 
@@ -201,7 +220,8 @@ def conv_transpose_backward_data(
     right for any forward operation only if its output_padding is given.
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, output_padding,
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        asked(fpmath_mode), output_padding,
     )  # fmt: skip
     return _conv_transpose_backward_data(diff_dst, weights, None, attributes, None, out, out_dtype, accumulate)
 
@@ -223,6 +243,7 @@ def conv_transpose_backward_weights(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
     diff_bias: Any = None,
 ) -> Any:
     """ConvTransposeBackwardWeights, the gradient of ConvTranspose in weights.
@@ -236,7 +257,8 @@ def conv_transpose_backward_weights(
     `convolution_backward_weights`.
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, output_padding,
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        asked(fpmath_mode), output_padding,
     )  # fmt: skip
     if diff_bias is None or diff_bias is False:
         return _conv_transpose_backward_weights(
@@ -264,6 +286,7 @@ def conv_transpose_backprop_filters(
     out: Any = None,
     out_dtype: Any = None,
     accumulate: bool = False,
+    fpmath_mode: str | None = None,
 ) -> Any:
     """ConvTransposeBackpropFilters of the 2022 specification: `conv_transpose_backward_weights` by its old names.
 
@@ -271,7 +294,8 @@ def conv_transpose_backprop_filters(
     whose default was XIO: (K, IC, OC/groups).
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, filter_format, output_padding,
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, filter_format,
+        asked(fpmath_mode), output_padding,
     )  # fmt: skip
     return _conv_transpose_backward_weights(
         input_forward, output_delta, None, attributes, filter_shape, out, out_dtype, accumulate

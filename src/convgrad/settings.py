@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from convgrad.errors import SettingError
 
 ISAS = ("portable", "avx2", "avx512", "amx_emulated", "amx", "neon")
 FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")  # oneDNN's words
+
+_mode: ContextVar[str | None] = ContextVar("fpmath_mode", default=None)
 
 _OFF = ("", "off", "0", "none")  # values of CONVGRAD_CACHE_DIR that switch the disk cache off
 
@@ -23,8 +28,29 @@ def isa() -> str | None:
 
 
 def fpmath_mode() -> str:
-    """CONVGRAD_FPMATH_MODE: how far f32 arithmetic may be relaxed for speed."""
-    return _choice("CONVGRAD_FPMATH_MODE", FPMATH_MODES, default="strict") or "strict"
+    """How far f32 arithmetic may be relaxed for speed: what `relaxed` says here, else CONVGRAD_FPMATH_MODE."""
+    return _mode.get() or _choice("CONVGRAD_FPMATH_MODE", FPMATH_MODES, default="strict") or "strict"
+
+
+def asked(mode: str | None) -> str | None:
+    """A mode that was given, else the one of the surrounding `relaxed`, else None."""
+    return mode or _mode.get()
+
+
+@contextmanager
+def relaxed(mode: str) -> Iterator[None]:
+    """Calls of this thread, or task, inside the `with` may round the operands of f32 products as `mode` allows.
+
+    mode is strict, tf32, bf16, f16 or any; an `fpmath_mode` that a call itself gives comes first. Raises SettingError
+    for another word. Source: fpmath modes of the oneDNN Graph API.
+    """
+    if mode not in FPMATH_MODES:
+        raise SettingError(f"fpmath_mode is {mode!r}; it takes one of {', '.join(FPMATH_MODES)}")
+    before = _mode.set(mode)
+    try:
+        yield
+    finally:
+        _mode.reset(before)
 
 
 def num_threads() -> tuple[int, str] | None:

@@ -236,3 +236,8 @@ def test_text_names_operations_and_tensors():
         "graph of 1 operations, fpmath_mode strict",
         "op 7 'biasaddbackward' (BiasAddBackward): tensor 0 (f32 2x3x9x8) -> tensor 1 (f32 3)",
     ]
+
+
+def test_an_integer_that_no_file_can_hold_is_refused():
+    with pytest.raises(GraphError, match=r"axis is 9223372036854775808, which no file can hold; integers have 64 bits"):
+        Graph().add_op(Op(0, "Softmax", "s", {"axis": [1, 2**63]}, [], []))

@@ -42,6 +42,7 @@ extents = st.integers(0, 2**12)  # four of them stay below what memory can be ad
 tensor_shapes = st.none() | st.lists(st.none() | extents, max_size=4).map(tuple)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"], exclude_characters='"\\'), max_size=8)
 
+integers = st.integers(-(2**63), 2**63 - 1)
 attribute_values = st.booleans() | st.integers(-9, 9) | st.floats(-1e6, 1e6, width=32) | names | st.just((1, 2))
 
 
@@ -69,9 +70,7 @@ def graphs(draw):
         tensors = [draw(logical_tensors(id)) for id in ids]
         attrs: dict = {}
         if kind == "ReLU":
-            values = (
-                st.booleans() | st.integers(-9, 9) | st.floats(-1e6, 1e6, width=32) | names | st.tuples(st.integers())
-            )
+            values = st.booleans() | st.integers(-9, 9) | st.floats(-1e6, 1e6, width=32) | names | st.tuples(integers)
             attrs = draw(st.dictionaries(names.filter(lambda name: name not in ("partition_id", "backend")), values))
         elif kind in KINDS:
             attrs = {"data_format": draw(st.sampled_from(["NCX", "nxc"]))}

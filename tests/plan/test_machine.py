@@ -6,7 +6,14 @@ from convgrad.errors import SettingError
 from convgrad.plan import machine
 from convgrad.plan.machine import LEVELS, machine_for
 
-TRIPLES = {"portable": "x86_64", "avx2": "x86_64", "avx512": "x86_64", "amx": "x86_64", "neon": "aarch64"}
+TRIPLES = {
+    "portable": "x86_64",
+    "avx2": "x86_64",
+    "avx512": "x86_64",
+    "amx_emulated": "x86_64",
+    "amx": "x86_64",
+    "neon": "aarch64",
+}
 
 
 @pytest.fixture

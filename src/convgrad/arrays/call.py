@@ -16,6 +16,7 @@ from convgrad.dtypes import FLOATING, SIZES, dtype_name, numpy_dtype
 from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError
 from convgrad.problem.canonicalize import ROLES, canonicalize
 from convgrad.runtime import kernel_for
+from convgrad.settings import FPMATH_MODES, fpmath_mode
 from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import SCHEMAS
 
@@ -214,6 +215,7 @@ class Operation:
             out_dtype=out_dtype,
             bias_stride=views[2].strides[0] if len(views) == 3 else bias_stride,
             accumulate=accumulate,
+            fpmath_mode=self._mode(attributes),
         )
         record = kind(self.op, problem, views, resolved.output_shape, strides, out_dtype)
         if key is not None:
@@ -228,9 +230,19 @@ class Operation:
     def _attributes(self, values: tuple, rank: int) -> dict[str, Any]:
         """What the call gives, and ones where the specification requires a list that has an obvious default."""
         given = {name: value for name, value in zip(self.names, values, strict=True) if value is not None}
+        given.pop("fpmath_mode", None)  # says how, not what
         ones = (1,) * max(rank, 0)
         required = (attribute.name for attribute in self.schema.attributes if attribute.required)
         return {name: ones for name in required} | given
+
+    def _mode(self, values: tuple) -> str:
+        mode = dict(zip(self.names, values, strict=True)).get("fpmath_mode") or fpmath_mode()
+        if mode not in FPMATH_MODES:
+            raise AttributeRuleError(
+                f"{self.op}: fpmath_mode is {mode!r}; it must be one of {', '.join(FPMATH_MODES)}, or None for that "
+                "of the surroundings"
+            )
+        return mode
 
 
 _ones: dict[np.dtype, ndarray] = {}

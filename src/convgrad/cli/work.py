@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 
 from convgrad import graph as graphs
+from convgrad import settings
 from convgrad.cli import networks, problem_string
 from convgrad.cli.display import UsageError, natural
 from convgrad.cli.problem_graph import DIRECTIONS, Formats, build
@@ -133,6 +134,7 @@ def of_graph(graph: Graph, name: str) -> Iterator[Job]:
             dtype=inputs[0].dtype,
             out_dtype=out_dtype,
             bias_stride=1 if len(inputs) == 3 else None,
+            fpmath_mode=graph.fpmath_mode if graph.fpmath_mode != "strict" else settings.fpmath_mode(),
         )
         task = Task(resolved, inputs[0].dtype, out_dtype)
         yield Job(label=op.name or f"op {op.id}", again=name, task=task, problem=problem)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convgrad import settings
 from convgrad.errors import ConvError, GraphError
 from convgrad.graph import memory
 from convgrad.graph.operations import Op, in_op, schema_of
@@ -40,21 +41,25 @@ class Code:
 class CompiledPartition:
     """One operation, compiled; made by `Partition.compile`."""
 
-    def __init__(self, op: Op, constants: Mapping[int, Sequence[int]]) -> None:
+    def __init__(self, op: Op, constants: Mapping[int, Sequence[int]], fpmath_mode: str = "strict") -> None:
         """Compile now, unless the shape of the result is still to come with `execute`."""
         self.op = op
+        self.fpmath_mode = fpmath_mode if fpmath_mode != "strict" else settings.fpmath_mode()
         self.shape_tensor = shape = shape_tensor(op)
         _check_known(op)
         value = None
         if shape is not None and shape.id in constants:
             value = memory.shape_value(shape, constants[shape.id], op.label)
         told_elsewhere = op.outputs[0].is_known or "dst_shape" in op.attrs or "weights_shape" in op.attrs
-        self.code = None if shape is not None and value is None and not told_elsewhere else _compile(op, value)
+        self.code = None if shape is not None and value is None and not told_elsewhere else self._compile(value)
 
     @property
     def is_deferred(self) -> bool:
         """Whether compilation waits for the value of a shape tensor."""
         return self.code is None
+
+    def _compile(self, value: tuple[int, ...] | None) -> Code:
+        return _compile(self.op, value, self.fpmath_mode)
 
     def query_logical_tensor(self, id: int) -> LogicalTensor:
         """A tensor of the operation, with the shape and strides that were compiled for."""
@@ -77,7 +82,7 @@ class CompiledPartition:
         code = self.code
         if self.shape_tensor is not None:
             value = memory.shape_value(self.shape_tensor, inputs[self.shape_tensor.id], owner)
-            code = code or _compile(self.op, value)
+            code = code or self._compile(value)
             if value != code.output.shape and _resolve(self.op, value).output_shape != code.output.shape:
                 raise GraphError(
                     f"{owner}: {self.shape_tensor} holds {list(value)}, but the code was compiled for a result of "
@@ -228,7 +233,7 @@ def _resolve(op: Op, shape: tuple[int, ...] | None, output_shape: tuple[int, ...
         raise in_op(op, error) from error
 
 
-def _compile(op: Op, shape: tuple[int, ...] | None) -> Code:
+def _compile(op: Op, shape: tuple[int, ...] | None, fpmath_mode: str) -> Code:
     """Resolve, check and hand to the compiler; `shape` is the value of the shape tensor."""
     from convgrad.runtime import kernel_for
 
@@ -245,6 +250,7 @@ def _compile(op: Op, shape: tuple[int, ...] | None) -> Code:
         dtype=inputs[0].dtype,
         out_dtype=output.dtype,
         bias_stride=memory.strides_of(inputs[2])[0] if has_bias else None,
+        fpmath_mode=fpmath_mode,
     )
     kernel = None if 0 in resolved.output_shape else kernel_for(problem)
     return Code(resolved, problem, kernel, inputs, output)

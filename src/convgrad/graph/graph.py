@@ -12,12 +12,12 @@ from convgrad.errors import GraphError
 from convgrad.graph.operations import Op, verified
 from convgrad.graph.partition import Partition
 from convgrad.graph.tensors import LogicalTensor
+from convgrad.settings import FPMATH_MODES
 
 if TYPE_CHECKING:
     from convgrad.graph.compiled import CompiledGraph
 
 ENGINE_KINDS = ("cpu", "gpu", "any")
-FPMATH_MODES = ("strict", "bf16", "f16", "tf32", "any")
 POLICIES = ("fusion", "debug")
 
 
@@ -40,7 +40,10 @@ class Graph:
         self.set_fpmath_mode(fpmath_mode, fpmath_mode_apply_to_int)
 
     def set_fpmath_mode(self, mode: str, apply_to_int: bool = False) -> None:
-        """Allow sums to be formed from operands of less precision; `strict` does not."""
+        """Allow f32 products of operands of less precision; `strict` leaves it to what surrounds the compilation.
+
+        That is `convgrad.fpmath_mode`, else CONVGRAD_FPMATH_MODE.
+        """
         self._must_be_open("set_fpmath_mode")
         if mode not in FPMATH_MODES:
             raise GraphError(f"fpmath_mode is {mode!r}; it must be one of {', '.join(FPMATH_MODES)}")
@@ -71,7 +74,8 @@ class Graph:
         self._producers = _collect_producers(self.ops)
         order = _in_topological_order(self.ops, self._producers)
         self._partitions = tuple(
-            Partition(i, op, self.engine_kind) for i, op in enumerate(op for op in order if op.kind != "End")
+            Partition(i, op, self.engine_kind, self.fpmath_mode)
+            for i, op in enumerate(op for op in order if op.kind != "End")
         )
         self._finalized = True
 

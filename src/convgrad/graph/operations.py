@@ -100,6 +100,10 @@ def verified(op: Op) -> Op:
     schema = schema_of(op.kind)
     if schema is None:
         attrs = {name: tuple(value) if isinstance(value, list) else value for name, value in op.attrs.items()}
+        for name, value in attrs.items():
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
+                    raise GraphError(f"{op.label}: {name} is {one}, which no file can hold; integers have 64 bits")
         return Op(op.id, op.kind, op.name, attrs, op.inputs, op.outputs)
     most = len(schema.inputs) + (schema.optional is not None)
     if not len(schema.inputs) <= len(op.inputs) <= most:

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class Partition:
     """One operation of a finalized graph as a unit of compilation."""
 
-    def __init__(self, id: int, op: Op, engine_kind: str) -> None:
+    def __init__(self, id: int, op: Op, engine_kind: str, fpmath_mode: str = "strict") -> None:
         """A partition of a verified operation."""
         self.id = id
+        self.fpmath_mode = fpmath_mode
         self.ops = (op,)
         self.engine_kind = engine_kind
         self.reason = _why_not(op, engine_kind)  # that it cannot be compiled; None if it can
@@ -60,7 +61,7 @@ class Partition:
         reason = _why_not(changed, self.engine_kind)
         if reason is not None:
             raise GraphError(reason)
-        return CompiledPartition(changed, dict(constants or {}))
+        return CompiledPartition(changed, dict(constants or {}), self.fpmath_mode)
 
     def __str__(self) -> str:
         return f"partition {self.id}: {self.ops[0]}" + (f"; not supported: {self.reason}" if self.reason else "")

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from convgrad.errors import ConvError, FileFormatError
-from convgrad.graph.graph import ENGINE_KINDS, FPMATH_MODES, Graph
+from convgrad.graph.graph import ENGINE_KINDS, Graph
 from convgrad.graph.operations import Op, canonical_kind, known_attributes
 from convgrad.graph.tensors import DTYPES, LAYOUT_TYPES, PROPERTY_TYPES, LogicalTensor
+from convgrad.settings import FPMATH_MODES
 
 LARGEST_FILE = 16 << 20  # bytes; real graph files stay below one MiB
 NOTES = {"partition_id", "backend"}  # attributes that oneDNN adds to a file only to be read by people

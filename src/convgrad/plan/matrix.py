@@ -128,12 +128,16 @@ class MatrixDataPlan(DataPlan):
         assert not self.writes_in_place or (self.i_blocks == 1 and self.problem.out_dtype == "f32")
 
     def __str__(self) -> str:
-        extra = f", watched; else {self.fallback}" if self.watch else ""
-        return (
-            f"data plan on matrix tiles: {self.rows} outputs x {COLUMNS} channels, tile {self.tile} x {self.width}, "
-            f"{self.pieces} bf16 pieces, {len(self.products)} products, block {self.block}, i {self.i_block} of "
-            f"{self.in_channels}, {prod(self.grid)} tasks, slab of {self.slab_size} numbers, "
-            f"{'written in place' if self.writes_in_place else 'unpacked'}\n"
-            + "\n".join(f"  {reason}" for reason in self.reasons)
-            + extra
-        )
+        lines = [
+            f"data plan on {self.isa}, matrix tiles: {self.rows} outputs x {COLUMNS} channels, "
+            f"tile {self.tile} x {self.width}, {len(self.products)} products of {self.pieces} bf16 pieces, "
+            f"block {self.block}, i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
+            f"slab of {self.slab_size} numbers" + (", written in place" if self.writes_in_place else ""),
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        return "\n".join([*lines, *watched(self.fallback)])
+
+
+def watched(fallback: object) -> list[str]:
+    """What a plan says of the one that takes over where pieces fail."""
+    return [] if fallback is None else [f"  for numbers that pieces cannot stand for: {str(fallback).splitlines()[0]}"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, WHOLE, Products
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, WHOLE, Products, watched
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 from convgrad.problem.conv import Ints
@@ -158,9 +158,10 @@ class MatrixWeightsPlan(WeightsPlan):
         assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
 
     def __str__(self) -> str:
-        extra = f", watched; else {self.fallback}" if self.watch else ""
-        return (
-            f"weights plan on matrix tiles: {self.row_channels} channels of x by {self.width} of y, {self.pieces} bf16 "
-            f"pieces, {len(self.products)} products, block {self.block} with rows of {self.pitch}, {self.chunks} "
-            f"chunks, {prod(self.grid)} tasks\n" + "\n".join(f"  {reason}" for reason in self.reasons) + extra
-        )
+        lines = [
+            f"weights plan on {self.isa}, matrix tiles: {self.row_channels} channels of x by {self.width} of y, "
+            f"{len(self.products)} products of {self.pieces} bf16 pieces, block {self.block} with rows of "
+            f"{self.pitch}, {self.chunks} chunks, {prod(self.grid)} tasks",
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        return "\n".join([*lines, *watched(self.fallback)])

@@ -32,6 +32,7 @@ def canonicalize(
     out_dtype: str,
     bias_stride: int | None = None,
     accumulate: bool = False,
+    fpmath_mode: str = "strict",
 ) -> ConvProblem:
     """The problem whose kernel computes the operation on tensors of these strides.
 
@@ -67,6 +68,7 @@ def canonicalize(
         bias_stride=1 if bias_stride is None else bias_stride,
         bias_gradient=roles[1] if has_bias and unknown is Unknown.W else "",  # diff_dst is the second input
         accumulate=accumulate,
+        fpmath_mode=fpmath_mode if dtype == "f32" else "strict",
     )
     problem.validate()
     return problem
