@@ -147,6 +147,8 @@ def resnet50(classes: int = 1000, blocks: Sequence[int] = (3, 4, 6, 3)) -> nn.Se
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(layer, Bottleneck):
+            nn.init.zeros_(layer.residual[-1].weight)  # begin with shortcuts alone: Goyal et al., arXiv:1706.02677
     return network
 
 
