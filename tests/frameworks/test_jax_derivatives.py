@@ -45,6 +45,52 @@ def test_third_order_in_reverse(rng):
         check_grads(lambda x, w: jnp.sin(cj.convolution(x, w)), tuple(inputs), order=3, modes=("rev",))
 
 
+@pytest.mark.parametrize("name", ["convolution NCX, groups, bias", "transpose NCX, groups, bias"])
+def test_weights_and_bias_gradients_come_from_one_kernel(name, rng):
+    """And are those that the operations of their own compute."""
+    _, shapes, function = loss_of(name)
+    inputs = [cases.integers(rng, shape) for shape in shapes]
+    result, pull = jax.vjp(function, *inputs)
+    y = cases.integers(rng, result.shape)
+    _, of_weights, of_bias = pull(y)
+    np.testing.assert_array_equal(of_weights, jax.vjp(lambda w: function(inputs[0], w, inputs[2]), inputs[1])[1](y)[0])
+    np.testing.assert_array_equal(of_bias, cj.bias_add_backward(y, data_format="NCX"))
+    both = jax.jit(lambda w, b, y: jax.vjp(lambda w, b: function(inputs[0], w, b), w, b)[1](y))
+    assert both.lower(inputs[1], inputs[2], y).as_text().count("custom_call @convgrad_w_") == 1
+
+
+@pytest.mark.parametrize("moving", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
+def test_derivatives_of_the_gradients_of_weights_and_bias(moving, rng):
+    """In exact integers: each order, forward over reverse and reverse over reverse, whichever inputs take part."""
+    _, shapes, function = loss_of("convolution with bias")
+    inputs, tangents = ([cases.integers(rng, shape) for shape in shapes] for _ in range(2))
+    places = tuple(range(3))
+
+    def gradients(*moved):
+        given = [moved[moving.index(n)] if n in moving else inputs[n] for n in places]
+        return jax.grad(lambda *a: (function(*a) ** 2).sum(), places)(*given)
+
+    points, directions = ([all_[n] for n in moving] for all_ in (inputs, tangents))
+    values, pushed = jax.jvp(gradients, points, directions)
+    weights = [cases.integers(rng, value.shape) for value in values]
+    pulled = jax.vjp(gradients, *points)[1](tuple(weights))
+    product = sum(np.vdot(p, w) for p, w in zip(pushed, weights, strict=True))
+    assert product == sum(np.vdot(d, p) for d, p in zip(directions, pulled, strict=True)) != 0
+    for n in range(3):  # the difference of a quadratic form, exactly
+        steps = [gradients(*(p + s * d for p, d in zip(points, directions, strict=True)))[n] for s in (1, -1)]
+        if moving != (0, 1, 2) and moving != (0, 1):
+            np.testing.assert_array_equal((steps[0] - steps[1]) / 2, pushed[n])
+
+
+def test_weights_without_elements_have_a_bias_gradient_beside_them():
+    """No input channels: the result is the bias, and its gradient the sum of the cotangent."""
+    result, pull = jax.vjp(cj.convolution, jnp.ones((2, 5, 0)), jnp.ones((3, 0, 4)), jnp.arange(4.0))
+    np.testing.assert_array_equal(result, np.broadcast_to(np.arange(4.0), (2, 3, 4)))
+    of_src, of_weights, of_bias = pull(jnp.ones((2, 3, 4)))
+    assert (of_src.shape, of_weights.shape) == ((2, 5, 0), (3, 0, 4))
+    np.testing.assert_array_equal(of_bias, np.full(4, 6.0))
+
+
 def test_gradient_of_a_gradient_is_that_of_jax(rng):
     """A gradient penalty, as some losses of adversarial training have it, in exact integers."""
     x, w, v = (cases.integers(rng, shape) for shape in ((2, 6, 5, 3), (3, 2, 3, 4), (2, 6, 5, 3)))

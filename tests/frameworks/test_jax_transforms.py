@@ -79,6 +79,19 @@ def test_gradients_of_each_example(rng):
     assert program.lower(x).as_text().count("custom_call @convgrad_w_") == 1
 
 
+@pytest.mark.parametrize("name", ["convolution with bias", "transpose NCX, groups, bias"])
+def test_all_gradients_of_each_example(name, rng):
+    inputs, function = mapped(name, 3, (0, None, None), rng)
+
+    def gradients(*given):
+        return jax.grad(lambda *a: (function(*a) ** 2).sum(), (0, 1, 2))(*given)
+
+    together = jax.vmap(gradients, in_axes=(0, None, None))(*inputs)
+    for n in range(3):
+        for one, other in zip(together, gradients(inputs[0][n], *inputs[1:]), strict=True):
+            np.testing.assert_array_equal(one[n], other)
+
+
 def test_forward_jacobian_is_that_of_reverse(rng):
     x, w = cases.integers(rng, (1, 5, 2)), cases.integers(rng, (3, 2, 2))
     forward, reverse = (jac(lambda w: cj.convolution(x, w))(w) for jac in (jax.jacfwd, jax.jacrev))
@@ -119,6 +132,11 @@ def sharded(*arrays):
 for checked in (True, False):
     parts = jax.shard_map(sharded, mesh=mesh, in_specs=(P("d"), P(), P()), out_specs=P(), check_vma=checked)
     same(jax.jit(jax.value_and_grad(parts, (0, 1, 2)))(x, w, b), wanted)
+
+    def penalty(loss):
+        return jax.jit(jax.grad(lambda *a: (jax.grad(loss, (1, 2))(*a)[1] ** 2).sum(), (0, 1, 2)))
+
+    same(penalty(parts)(x, w, b), penalty(loss)(x, w, b))
     print("shard_map", checked)
 
 same(jax.pmap(lambda x: loss(x, w, b))(x.reshape(4, 2, *x.shape[1:])).sum(), wanted[0])

@@ -10,6 +10,8 @@ try:
 except ImportError as error:
     raise ImportError(f"convgrad.jax needs JAX ({error}): pip install 'convgrad[jax]'") from error
 
+import convgrad.jax.batching
+import convgrad.jax.derivatives  # noqa: F401  # both for the rules that they register
 from convgrad.jax.general import conv_general_dilated
 from convgrad.jax.operations import (
     bias_add_backward,

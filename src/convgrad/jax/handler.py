@@ -41,14 +41,15 @@ class Buffer:
 class Handler:
     """A loaded handler. Nothing of it may go while XLA knows the target, which is for good."""
 
-    def __init__(self, name: str, kernel: Kernel, inputs: Sequence[Buffer], result: Buffer) -> None:
+    def __init__(self, name: str, kernel: Kernel, inputs: Sequence[Buffer], results: Sequence[Buffer]) -> None:
         """Load the code and fill in its variables; `name` is that of the target, for messages."""
         team.start()
         addresses, code = jit.load(_objects(), (HANDLER, WORDS_OF))
         self.address = addresses[HANDLER]
         self._held: list[object] = [kernel, code, _blocks(), team.published]
-        buffers = (*inputs, result)
-        asked = f"{len(inputs)} inputs and 1 result: {', '.join(map(str, buffers))}"
+        places = [f"input {n}" for n in range(len(inputs))] + [f"result {n}" for n in range(len(results))]
+        buffers = (*inputs, *results)
+        takes, gives = (", ".join(map(str, part)) for part in (inputs, results))
         words = {
             "kernel": kernel.address,
             "team": ctypes.addressof(team.published),
@@ -57,15 +58,18 @@ class Handler:
             "shared": kernel.shared_bytes,
             "scratch": kernel.scratch_bytes,
             "inputs": len(inputs),
-            "wrong_count": self._text(f"{name}: the program gives another number of buffers than {asked}"),
+            "results": len(results),
+            "wrong_count": self._text(
+                f"{name} takes {takes} and gives {gives}, but the program has another number of buffers"
+            ),
             "no_memory": self._text(
                 f"{name}: there is no memory for a workspace of {kernel.shared_bytes} bytes and {kernel.scratch_bytes} "
                 "for each thread"
             ),
         }
         numbers = [words[word] for word in TARGET_WORDS]
-        for place, buffer in enumerate(buffers):
-            numbers += self._words_of(name, buffer, "result" if buffer is result else f"input {place}")
+        for place, buffer in zip(places, buffers, strict=True):
+            numbers += self._words_of(name, buffer, place)
         variables = ctypes.CFUNCTYPE(ctypes.c_void_p)(addresses[WORDS_OF])()
         (ctypes.c_int64 * len(numbers)).from_address(variables)[:] = numbers
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._held))

@@ -19,10 +19,12 @@ HANDLER, WORDS_OF = "convgrad_xla_call", "convgrad_xla_words"
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED = 3, 8  # XLA_FFI_Error_Code
 MINOR = 3  # of the newest version of the interface that was looked at; the runtime's own is reported if it is older
 
-# Variables of a loaded handler: these words, then for each buffer, the result last, those of BUFFER_WORDS.
-TARGET_WORDS = ("kernel", "team", "blocks", "most_tasks", "shared", "scratch", "inputs", "wrong_count", "no_memory")
+# Variables of a loaded handler: these words, then for each buffer, inputs before results, those of BUFFER_WORDS.
+TARGET_WORDS = (
+    "kernel", "team", "blocks", "most_tasks", "shared", "scratch", "inputs", "results", "wrong_count", "no_memory",
+)  # fmt: skip
 BUFFER_WORDS = ("dtype", "rank", "extents", "misaligned", "field", "wrong_buffer", "wrong_address")
-MOST_BUFFERS = 4  # two inputs, a bias, the result
+MOST_BUFFERS = 4  # two inputs, a bias or its gradient, the result
 
 
 def handler_ir() -> str:
@@ -109,17 +111,21 @@ count:
   %made.at = getelementptr i8, ptr %frame, i64 96
   %made = load i64, ptr %made.at
   %as.many = icmp eq i64 %given, %inputs
-  %one = icmp eq i64 %made, 1
-  %counted = and i1 %as.many, %one
+  %results.at = getelementptr i8, ptr @words, i64 $results_word$
+  %results = load i64, ptr %results.at
+  %made.as.many = icmp eq i64 %made, %results
+  %counted = and i1 %as.many, %made.as.many
+  %all = add i64 %inputs, %results
   %wrong.count.at = getelementptr i8, ptr @words, i64 $wrong_count_word$
   call void @llvm.memset.p0.i64(ptr align 64 %record, i8 0, i64 $record_bytes$, i1 false)
   br i1 %counted, label %buffer, label %fail.invalid
 
 buffer:
   %i = phi i64 [ 0, %count ], [ %i.next, %aligned ]
-  %is.result = icmp eq i64 %i, %inputs
+  %is.result = icmp uge i64 %i, %inputs
+  %among.results = sub i64 %i, %inputs
   %list = select i1 %is.result, i64 80, i64 40
-  %place = select i1 %is.result, i64 0, i64 %i
+  %place = select i1 %is.result, i64 %among.results, i64 %i
   %list.at = getelementptr i8, ptr %frame, i64 %list
   %kinds.at = getelementptr i8, ptr %list.at, i64 24
   %kinds = load ptr, ptr %kinds.at
@@ -183,7 +189,8 @@ aligned:
   %field.at = getelementptr i8, ptr %record, i64 %field
   store i64 %data, ptr %field.at
   %i.next = add i64 %i, 1
-  br i1 %is.result, label %threads, label %buffer
+  %complete = icmp eq i64 %i.next, %all
+  br i1 %complete, label %threads, label %buffer
 
 threads:
   %team.at = getelementptr i8, ptr @words, i64 $team_word$

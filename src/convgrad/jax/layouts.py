@@ -38,11 +38,6 @@ def shape_of(problem: ConvProblem, name: str) -> Ints:
     return tuple(shape[axis] for axis in order_of(problem, name))
 
 
-def dtype_of(problem: ConvProblem, name: str) -> str:
-    """The element type of the array."""
-    return problem.out_dtype if name == problem.unknown.value else problem.dtype
-
-
 def with_orders(problem: ConvProblem, orders: dict[str, Sequence[int]]) -> ConvProblem:
     """The problem on dense arrays whose axes lie in these orders."""
     fields = {}
@@ -56,7 +51,46 @@ def with_orders(problem: ConvProblem, orders: dict[str, Sequence[int]]) -> ConvP
 
 
 def derivative(problem: ConvProblem, name: str, dtype: str, out_dtype: str) -> ConvProblem:
-    """∂Φ/∂name on the same arrays."""
+    """∂Φ/∂name on the same arrays, and nothing besides."""
     return replace(
-        problem, unknown=Unknown(name), bias=False, bias_stride=1, accumulate=False, dtype=dtype, out_dtype=out_dtype
+        problem,
+        unknown=Unknown(name),
+        bias=False,
+        bias_stride=1,
+        bias_gradient="",
+        accumulate=False,
+        dtype=dtype,
+        out_dtype=out_dtype,
+    )
+
+
+def bare(problem: ConvProblem) -> ConvProblem:
+    """The problem without a bias, or without its gradient."""
+    return derivative(problem, problem.unknown.value, problem.dtype, problem.out_dtype)
+
+
+def spreading(problem: ConvProblem, name: str) -> ConvProblem:
+    """Solve for tensor `name` of a problem from a bias alone: its product with an x that is one everywhere.
+
+    Solved for w, it is BiasAddBackward.
+    """
+    batch, groups, channels, *extent = problem.shapes[name]
+    ones, zeros = (1,) * len(extent), (0,) * len(extent)
+    return ConvProblem(
+        unknown=Unknown.Y,
+        batch=batch,
+        groups=groups,
+        x_channels=1,
+        y_channels=channels,
+        x_extent=tuple(extent),
+        y_extent=tuple(extent),
+        taps=ones,
+        stride=ones,
+        dilation=ones,
+        pad_low=zeros,
+        x_strides=(0, 0, 0, *zeros),
+        w_strides=(channels if groups > 1 else 0, 1 if channels > 1 else 0, 0, *zeros),
+        y_strides=problem.strides[name],
+        dtype=problem.dtype,
+        out_dtype=problem.out_dtype,
     )

@@ -14,7 +14,7 @@ import jax
 
 from convgrad.errors import FileFormatError
 from convgrad.jax.handler import Buffer, Handler
-from convgrad.jax.layouts import dtype_of, given_names, shape_of
+from convgrad.jax.layouts import given_names, shape_of
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.runtime import kernel_for
 
@@ -85,8 +85,10 @@ def _register(name: str, problem: ConvProblem) -> Handler:
     if problem.bias:
         inputs.append(Buffer(name="bias", shape=(problem.bias_length,), dtype=problem.dtype))
     unknown = problem.unknown.value
-    result = Buffer(name=unknown, shape=shape_of(problem, unknown), dtype=dtype_of(problem, unknown))
-    handler = Handler(name, kernel_for(problem), inputs, result)
+    results = [Buffer(name=unknown, shape=shape_of(problem, unknown), dtype=problem.out_dtype)]
+    if problem.bias_gradient:
+        results.append(Buffer(name="bias", shape=(problem.bias_length,), dtype=problem.out_dtype))
+    handler = Handler(name, kernel_for(problem), inputs, results)
     jax.ffi.register_ffi_target(name, _capsule(handler.address), platform="cpu")
     return handler
 

@@ -12,9 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.interpreters import batching
 
-from convgrad.jax.layouts import COUNTS, LETTERS, given_names, order_of, shape_of, with_orders
+from convgrad.dtypes import numpy_dtype
+from convgrad.jax.derivatives import sums
+from convgrad.jax.layouts import COUNTS, LETTERS, bare, given_names, order_of, shape_of, with_orders
+from convgrad.jax.primitives import solve, solve_p, solve_pair_p, solve_with_bias_p
 from convgrad.problem.conv import ConvProblem
 
 SHARED_WITHOUT = {"x": "k", "w": "n", "y": "c"}  # the index of the two others
@@ -79,3 +84,34 @@ class Fold:
 
     def _axis(self, name: str) -> int:
         return LETTERS[name].index(self.letter)
+
+
+def _batch(operands: tuple[Any, ...], places: tuple[Any, ...], *, problem: ConvProblem) -> tuple[Any, int]:
+    first, second, *bias = operands
+    names = given_names(problem)
+    size = next(o.shape[place] for o, place in zip(operands, places, strict=True) if place is not None)
+    if size == 0:
+        return jnp.zeros((0, *shape_of(problem, problem.unknown.value)), numpy_dtype(problem.out_dtype)), 0
+    at = dict(zip((*names, "bias"), places, strict=False))
+    given = dict(zip(names, (first, second), strict=True))
+    if at.get("bias") is not None and at["w"] is None:  # a bias of each goes with weights of each
+        given["w"], at["w"] = jnp.broadcast_to(given["w"], (size, *given["w"].shape)), 0
+    fold = Fold(problem, size, [at[name] is not None for name in names])
+    folded = [given[name] if at[name] is None else fold.fold(name, given[name], at[name]) for name in names]
+    biases = [fold.fold_bias(b, at["bias"]) for b in bias]
+    shapes = [shape_of(fold.problem, name) for name in names]  # as they are, but for tensors without elements
+    return fold.unfold(solve(fold.problem, *(a.reshape(s) for a, s in zip(folded, shapes, strict=True)), *biases))
+
+
+def _batch_pair(operands: tuple[Any, ...], places: tuple[Any, ...], *, problem: ConvProblem) -> tuple[Any, Any]:
+    """Apart: the two results need not have the mapped axis both, nor in one place."""
+
+    def apart(x: Any, y: Any) -> tuple[Any, Any]:
+        return solve(bare(problem), x, y), sums(problem, x if problem.bias_gradient == "x" else y)
+
+    return jax.vmap(apart, in_axes=places)(*operands), (0, 0)
+
+
+batching.primitive_batchers[solve_p] = _batch
+batching.primitive_batchers[solve_with_bias_p] = _batch
+batching.primitive_batchers[solve_pair_p] = _batch_pair
