@@ -120,8 +120,8 @@ def main() -> int:
         f"{convgrad.num_threads()} threads; convgrad {convgrad.__version__}.",
         "",
         f"A {TAPS}x{TAPS} convolution of {CHANNELS} to {CHANNELS} channels, NCX, f32: seconds of the fastest call, and "
-        "operations per second. Calls of some microseconds carry what a call costs; products with padding, most of those of "
-        "a 2x2 image, are not counted.",
+        "operations per second. Calls of some microseconds carry what a call costs; products with padding, most of "
+        "those of a 2x2 image, are not counted.",
         "",
         *table("With the extent", [(1, extent) for extent in EXTENTS]),
         *table("With the batch", [(batch, SMALL) for batch in BATCHES]),
