@@ -165,8 +165,8 @@ def element_by_element():
     scale = integers(3, 1, 1)
 
     def function(x, s):
-        y = F.relu(x) * s + 2 * x - 1
-        return torch.cat([y, -x, F.leaky_relu(y, 2.0)], dim=1) ** 2
+        y = F.relu(x) * s + 2 * x - 1 + x.clamp(max=1).square().abs() / 2
+        return torch.cat([1 - y, -x, F.leaky_relu(y, 2.0), s + 2 / (4 + 0 * x), x.tanh() * 0], dim=1) ** 2
 
     compare("elementwise", function, (integers(2, 3, 7, 5), scale), 2)
     compare("prelu", lambda x, w: F.prelu(x, w), (integers(2, 3, 7, 5), integers(3)), 3)

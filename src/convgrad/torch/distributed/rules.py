@@ -5,6 +5,7 @@ A rule takes the function, its positional and its keyword arguments, as PyTorch'
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,8 @@ def takes(*functions: Any) -> Callable[[Rule], Rule]:
     torch.square, torch.clamp, torch.maximum, torch.minimum, torch.where, torch.lerp,
     torch.relu, torch.relu_, F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.celu, F.silu, F.mish, F.gelu, F.softplus,
     F.hardswish, F.hardtanh, F.hardsigmoid, F.tanh, torch.tanh, F.sigmoid, torch.sigmoid,
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.neg,
+    Tensor.add, Tensor.sub, Tensor.mul, Tensor.div,  # of a tensor and a split one
     F.dropout, F.alpha_dropout, torch.zeros_like, torch.ones_like, torch.rand_like, torch.randn_like,
 )  # fmt: skip
 def _elementwise(func: Callable, args: tuple, kwargs: dict) -> SplitTensor:

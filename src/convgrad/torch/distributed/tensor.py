@@ -171,19 +171,22 @@ class SplitTensor:
         return rule(func, args, kwargs or {})
 
 
-def _binary(function: Callable, swapped: bool = False) -> Callable:
-    def method(self: SplitTensor, other: Any) -> SplitTensor:
-        pair = (other, self) if swapped else (self, other)
-        return SplitTensor.__torch_function__(function, (SplitTensor,), pair)
+def _method(function: Callable, swapped: bool = False) -> Callable:
+    """A method that applies a function of PyTorch; `swapped` puts the first two arguments the other way round."""
+
+    def method(self: SplitTensor, *args: Any, **keywords: Any) -> Any:
+        given = (*args, self) if swapped else (self, *args)
+        return SplitTensor.__torch_function__(function, (SplitTensor,), given, keywords)
 
     return method
 
 
-for _name, _function in (("add", torch.add), ("sub", torch.sub), ("mul", torch.mul), ("truediv", torch.div)):
-    setattr(SplitTensor, f"__{_name}__", _binary(_function))
-    setattr(SplitTensor, f"__r{_name}__", _binary(_function, swapped=True))
-SplitTensor.__pow__ = _binary(torch.pow)
-SplitTensor.__neg__ = lambda self: SplitTensor.__torch_function__(torch.neg, (SplitTensor,), (self,))
+for _name in ("abs", "clamp", "exp", "log", "pow", "relu", "sigmoid", "sqrt", "square", "tanh"):
+    setattr(SplitTensor, _name, _method(getattr(torch, _name)))
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    setattr(SplitTensor, f"__{_name}__", _method(getattr(operator, _name)))
+    setattr(SplitTensor, f"__r{_name}__", _method(getattr(operator, _name), swapped=True))
+SplitTensor.__neg__ = _method(operator.neg)
 
 
 def split(whole: Tensor, dim: int, *, proportions: Proportions | None = None, group: Group = None) -> SplitTensor:
