@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from convgrad.torch import kernels
+from convgrad.torch.eager import short_way
 from convgrad.torch.layout import dim_order
 
 _below_autograd = torch._C._after_autograd_keyset
@@ -24,6 +26,7 @@ _view_tracking = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 # Dispatch keys that come after autograd, and what they are for plain CPU tensors: nothing but the kernel
 _REMAINING = _below_autograd.raw_repr() & ~_view_tracking.raw_repr()
 _PLAIN = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
+call = SimpleNamespace()  # all operators by name, by the shortest way
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,55 +45,57 @@ class Rule:
 
 
 def _rules() -> dict[str, Rule]:
-    ops = torch.ops.convgrad
-    convolve, transpose = ops.convolution.default, ops.conv_transpose.default
-    data, weights = ops.convolution_backward_data.default, ops.convolution_backward_weights.default
-    data_t, weights_t = ops.conv_transpose_backward_data.default, ops.conv_transpose_backward_weights.default
     return {
         "convolution": Rule(
-            of_first=lambda diff, w, shape, order, words: data(diff, w, shape[2:], *words),
-            of_second=lambda diff, x, shape, order, words: weights(x, diff, shape[2:], *words, order),
+            of_first=lambda diff, w, shape, order, words: call.convolution_backward_data(diff, w, shape[2:], *words),
+            of_second=lambda diff, x, shape, order, words: call.convolution_backward_weights(
+                x, diff, shape[2:], *words, order
+            ),
             words=slice(1, None),
             has_bias=True,
         ),
         "convolution_backward_data": Rule(
-            of_first=lambda diff, w, shape, order, words: convolve(diff, w, None, *words),
-            of_second=lambda diff, y, shape, order, words: weights(diff, y, shape[2:], *words, order),
+            of_first=lambda diff, w, shape, order, words: call.convolution(diff, w, None, *words),
+            of_second=lambda diff, y, shape, order, words: call.convolution_backward_weights(
+                diff, y, shape[2:], *words, order
+            ),
             words=slice(1, None),
         ),
         "convolution_backward_weights": Rule(
-            of_first=lambda diff, y, shape, order, words: data(y, diff, shape[2:], *words),
-            of_second=lambda diff, x, shape, order, words: convolve(x, diff, None, *words),
+            of_first=lambda diff, y, shape, order, words: call.convolution_backward_data(y, diff, shape[2:], *words),
+            of_second=lambda diff, x, shape, order, words: call.convolution(x, diff, None, *words),
             words=slice(1, 6),
         ),
         "conv_transpose": Rule(
-            of_first=lambda diff, w, shape, order, words: data_t(diff, w, *words),
-            of_second=lambda diff, y, shape, order, words: weights_t(y, diff, shape[2:], *words, order),
+            of_first=lambda diff, w, shape, order, words: call.conv_transpose_backward_data(diff, w, *words),
+            of_second=lambda diff, y, shape, order, words: call.conv_transpose_backward_weights(
+                y, diff, shape[2:], *words, order
+            ),
             words=slice(1, None),
             has_bias=True,
         ),
         "conv_transpose_backward_data": Rule(
-            of_first=lambda diff, w, shape, order, words: transpose(diff, w, None, *words),
-            of_second=lambda diff, x, shape, order, words: weights_t(diff, x, shape[2:], *words, order),
+            of_first=lambda diff, w, shape, order, words: call.conv_transpose(diff, w, None, *words),
+            of_second=lambda diff, x, shape, order, words: call.conv_transpose_backward_weights(
+                diff, x, shape[2:], *words, order
+            ),
             words=slice(0, None),
         ),
         "conv_transpose_backward_weights": Rule(
-            of_first=lambda diff, x, shape, order, words: data_t(x, diff, *words),
-            of_second=lambda diff, y, shape, order, words: transpose(y, diff, None, *words),
+            of_first=lambda diff, x, shape, order, words: call.conv_transpose_backward_data(x, diff, *words),
+            of_second=lambda diff, y, shape, order, words: call.conv_transpose(y, diff, None, *words),
             words=slice(1, 7),
         ),
     }
 
 
 def register(library: torch.library.Library) -> None:
-    """Give every operator its rule under autograd, of reverse and of forward mode."""
-    for name, rule in _rules().items():
-        library.impl(name, _bilinear(name, rule), "Autograd", with_keyset=True)
-    library.impl("bias_add_backward", _linear("bias_add_backward"), "Autograd", with_keyset=True)
-
-
-def _bias_add_backward(diff_dst: Tensor) -> Tensor:
-    return torch.ops.convgrad.bias_add_backward.default(diff_dst)
+    """Give every operator its rule under autograd, of reverse and of forward mode, and `call` all operators."""
+    functions = {name: _bilinear(name, rule) for name, rule in _rules().items()}
+    functions["bias_add_backward"] = _linear("bias_add_backward")
+    for name, function in functions.items():
+        library.impl(name, function, "Autograd", with_keyset=True)
+        setattr(call, name, short_way(getattr(torch.ops.convgrad, name).default, function))
 
 
 def _below(name: str) -> Callable[..., Tensor]:
@@ -139,7 +144,7 @@ def _bilinear(name: str, rule: Rule) -> Callable[..., Tensor]:
         if needs_second:
             diff_second = rule.of_second(diff, first, second_shape, order, words)
         if has_bias and needs[0]:
-            others[0] = _bias_add_backward(diff)
+            others[0] = call.bias_add_backward(diff)
         return None, diff_first, diff_second, *others
 
     # Autograd below the transforms of torch.func, which come here once for each of their levels
@@ -209,15 +214,15 @@ def _dual(op, has_bias: bool, primals: list, tangents: list, rest: tuple) -> Ten
     (first, second, bias), (d_first, d_second, d_bias) = primals, tangents
     tail = rest[1:] if has_bias else rest
 
-    def call(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
+    def apply(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
         return op(one, other, added, *tail) if has_bias else op(one, other, *tail)
 
     terms = []
     if d_first is not None:
-        terms.append(call(d_first, second, None))
+        terms.append(apply(d_first, second, None))
     if d_second is not None:
-        terms.append(call(first, d_second, None))
-    result = call(first, second, bias)
+        terms.append(apply(first, d_second, None))
+    result = apply(first, second, bias)
     if d_bias is not None:
         terms.append(d_bias.reshape(1, -1, *(1,) * (result.dim() - 2)).expand(result.shape))
     return forward_ad.make_dual(result, sum(terms[1:], terms[0]))

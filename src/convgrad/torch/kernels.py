@@ -22,6 +22,7 @@ from convgrad.arrays.view import View
 from convgrad.dtypes import SIZES
 from convgrad.errors import ArrayError, DtypeError, ShapeError
 from convgrad.problem.canonicalize import ROLES
+from convgrad.settings import asked
 from convgrad.spec.resolve import resolve
 from convgrad.torch.layout import activation_strides, order_of_activations, strides_in_order
 
@@ -37,9 +38,9 @@ class TensorOperation(Operation):
     """An operation on tensors; `words` of a call are the values of `names`, all of them."""
 
     def __init__(self, op: str, *names: str):
-        weights = ("weights_format",) if names else ()
+        weights = ("weights_format", "fpmath_mode") if names else ()
         super().__init__(op, *names, "data_format", *weights)
-        self.formats = ("NCX", "IOX" if op.startswith("ConvTranspose") else "OIX")[: 1 + len(weights)]
+        self.weights_format = ("IOX" if op.startswith("ConvTranspose") else "OIX",) if weights else ()
         self.known: dict[tuple, tuple] = {}  # what is left to do for tensors like those of an earlier call
 
     def __call__(
@@ -56,6 +57,8 @@ class TensorOperation(Operation):
         `told` are the spatial extents that a gradient cannot infer, those of src or of the kernel; `order` is that of
         the axes of diff_weights in memory.
         """
+        if told is not None:
+            told = tuple(told)  # a torch.Size is nothing that marshal knows
         try:
             key = (
                 first.shape,
@@ -66,6 +69,7 @@ class TensorOperation(Operation):
                 second.dtype,
                 dumps((words, told, order), MARSHAL_VERSION),
                 bias is not None and (bias.shape, bias.stride(), bias.dtype),
+                asked(None),
             )
         except (AttributeError, RuntimeError, ValueError):  # no tensor, or one without strides
             key = None
@@ -82,6 +86,10 @@ class TensorOperation(Operation):
                 return result
         return self._first_time(key, first, second, bias, words, told, order)
 
+    def attributes(self, words: tuple) -> tuple:
+        """`words`, the order of axes, and the fpmath_mode of the surroundings."""
+        return (*words, "NCX", *((*self.weights_format, asked(None)) if self.weights_format else ()))
+
     def output_shape(self, shapes: Sequence[Ints], words: tuple, told: Ints | None = None) -> tuple[int, ...]:
         """The shape of the result, from those of the inputs; raises for everything that does not fit."""
         plain = [tuple(shape) for shape in shapes]
@@ -89,7 +97,7 @@ class TensorOperation(Operation):
             self._refuse_other_convention(plain, words)
         if told is not None and self.schema.output == "diff_weights":
             told = self._weights_shape(plain, words[-1], told)
-        attributes = self._attributes((*words, *self.formats), len(plain[0]) - 2)
+        attributes = self._attributes(self.attributes(words), len(plain[0]) - 2)
         return resolve(self.op, attributes, plain, shape_input=told).output_shape
 
     def _weights_shape(self, shapes: list[tuple[int, ...]], groups: int, kernel: Ints) -> tuple[int, ...]:
@@ -130,7 +138,7 @@ class TensorOperation(Operation):
         out = View(
             address=result.data_ptr(), shape=out_shape, strides=strides, dtype=dtype, writeable=True, owner=result
         )
-        record = self.record(views, out, (*words, *self.formats), told and out_shape, dtype, False, "code")
+        record = self.record(views, out, self.attributes(words), told and out_shape, dtype, False, "code")
         if record.kernel is not None:
             addresses = (views[0].address, views[1].address, out.address)
             record.kernel(*record.arrange(addresses), 0 if bias is None else views[2].address)

@@ -90,10 +90,12 @@ from convgrad.torch import batching, derivatives  # noqa: E402  they need the op
 derivatives.register(LIBRARY)
 batching.register(LIBRARY)
 
-convolution = torch.ops.convgrad.convolution.default
-convolution_backward_data = torch.ops.convgrad.convolution_backward_data.default
-convolution_backward_weights = torch.ops.convgrad.convolution_backward_weights.default
-conv_transpose = torch.ops.convgrad.conv_transpose.default
-conv_transpose_backward_data = torch.ops.convgrad.conv_transpose_backward_data.default
-conv_transpose_backward_weights = torch.ops.convgrad.conv_transpose_backward_weights.default
-bias_add_backward = torch.ops.convgrad.bias_add_backward.default
+# Functions with the signatures of the operators, which small layers should prefer to `torch.ops.convgrad`
+
+convolution = derivatives.call.convolution
+convolution_backward_data = derivatives.call.convolution_backward_data
+convolution_backward_weights = derivatives.call.convolution_backward_weights
+conv_transpose = derivatives.call.conv_transpose
+conv_transpose_backward_data = derivatives.call.conv_transpose_backward_data
+conv_transpose_backward_weights = derivatives.call.conv_transpose_backward_weights
+bias_add_backward = derivatives.call.bias_add_backward
