@@ -37,7 +37,7 @@ from trainings import CASES, DTYPES, Case, Training
 import convgrad
 import convgrad.torch
 
-TOLERANCE = {"f32": 1e-3, "bf16": 3e-2}
+TOLERANCE = {"f32": 1e-2, "bf16": 1e-1}
 TRIAL_STEPS = 3  # of each layout
 STOCK, OURS, CONTROL = "stock", "convgrad", "control"
 
