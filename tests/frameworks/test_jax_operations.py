@@ -51,6 +51,23 @@ def test_arrays_of_numpy_are_taken(rng):
     np.testing.assert_array_equal(cases.call(op, attributes, inputs), convgrad.convolution(*inputs, **attributes))
 
 
+def test_the_fpmath_mode_reaches_kernels_and_their_gradients():
+    """By keyword, or from the surroundings of tracing; gradients are computed like what they belong to."""
+    x, w = jnp.ones((1, 6, 2)), jnp.ones((3, 2, 4))
+
+    def modes(convolve):
+        text = jax.jit(jax.grad(lambda x, w: (convolve(x, w) ** 2).sum(), (0, 1))).lower(x, w).as_text()
+        return text.count(r"\22fpmath_mode\22:\22bf16\22"), text.count("custom_call @convgrad_")
+
+    assert modes(cj.convolution) == (0, 3)
+    assert modes(lambda x, w: cj.convolution(x, w, fpmath_mode="bf16")) == (3, 3)
+    with convgrad.fpmath_mode("bf16"):
+        assert modes(lambda x, w: cj.convolution(x, w)) == (3, 3)
+        assert modes(lambda x, w: cj.conv_general_dilated(x.swapaxes(1, 2), w.T, (1,), "SAME")) == (3, 3)
+        assert modes(lambda x, w: cj.convolution(x, w, fpmath_mode="strict")) == (0, 3)
+        assert modes(lambda x, w: cj.convolution(x.astype("bfloat16"), w.astype("bfloat16"))) == (0, 3)
+
+
 def image(*shape, dtype=jnp.float32):
     return jnp.zeros(shape, dtype)
 
@@ -89,6 +106,10 @@ MISTAKES = {
     "attribute": (
         lambda: cj.convolution(image(1, 5, 2), image(3, 2, 4), auto_pad="equal"), AttributeRuleError,
         "auto_pad is 'equal', but must be one of NONE",
+    ),
+    "mode": (
+        lambda: cj.convolution(image(1, 5, 2), image(3, 2, 4), fpmath_mode="loose"), AttributeRuleError,
+        "Convolution: fpmath_mode is 'loose'; it must be one of strict, tf32",
     ),
     "bias": (
         lambda: cj.convolution(image(1, 5, 2), image(3, 2, 4), image(3)), ShapeError, r"give a bias of shape \[4\]",

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from convgrad.dtypes import FLOATING, dtype_name
-from convgrad.errors import ArrayError, DtypeError, ShapeError
+from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError
+from convgrad.settings import FPMATH_MODES, fpmath_mode
 
 Named = Sequence[tuple[str, Any]]
 
@@ -60,6 +61,17 @@ def result_dtype(op: str, word: str, dtype: str, asked: Any) -> str:
             "output"
         )
     return result
+
+
+def mode_of(op: str, asked: str | None) -> str:
+    """How far products of f32 may be rounded: what is asked for, else what the surroundings say while tracing."""
+    mode = asked or fpmath_mode()
+    if mode not in FPMATH_MODES:
+        raise AttributeRuleError(
+            f"{op}: fpmath_mode is {mode!r}; it must be one of {', '.join(FPMATH_MODES)}, or None for that of the "
+            "surroundings"
+        )
+    return mode
 
 
 def _known(op: str, name: str, dtype: np.dtype) -> str:

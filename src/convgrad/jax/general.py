@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from convgrad.arrays.view import dense_strides
 from convgrad.errors import AttributeRuleError, ConvError, ShapeError
-from convgrad.jax.arguments import arrays_of, common_dtype, result_dtype
+from convgrad.jax.arguments import arrays_of, common_dtype, mode_of, result_dtype
 from convgrad.jax.layouts import given_names, shape_of
 from convgrad.jax.primitives import solve
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -42,7 +42,8 @@ def conv_general_dilated(
     """`jax.lax.conv_general_dilated`: the same arguments, the same result.
 
     lhs and rhs hold f32, bf16, f16 or f64, both the same. Layouts are whatever `dimension_numbers` says, and none of
-    them costs a copy. `precision` has no effect: 16-bit types are summed in f32 and rounded once, f32 stays f32.
+    them costs a copy. `precision` has no effect: 16-bit types are summed in f32 and rounded once, f32 stays f32 unless
+    `convgrad.fpmath_mode` says otherwise while the program is traced.
 
     Raises a ConvError, while tracing, for what does not belong to the family: a stride together with a dilated lhs;
     other types; a result of another type than that of the inputs, or f32 for 16 bits; an `out_sharding`.
@@ -215,6 +216,7 @@ def _problem(
         y_strides=left_strides if transposed else out_strides,
         dtype=dtype,
         out_dtype=out_dtype,
+        fpmath_mode=mode_of(OP, None) if dtype == "f32" else "strict",
     )
     problem.validate()
     return problem

@@ -2,7 +2,8 @@
 
 They mean what `convgrad.operations` says, attribute by attribute, and have the same defaults; instead of `out` and
 `accumulate`, which change arrays in place, they return arrays. Shapes come from tracing and attributes are Python
-values, so every mistake raises a `ConvError` when the program is traced.
+values, so every mistake raises a `ConvError` when the program is traced; the fpmath_mode of the surroundings is that of
+the time of tracing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 
 from convgrad.arrays.view import dense_strides
-from convgrad.jax.arguments import arrays_of, common_dtype, result_dtype
+from convgrad.jax.arguments import arrays_of, common_dtype, mode_of, result_dtype
 from convgrad.jax.layouts import given_names, shape_of
 from convgrad.jax.primitives import one_like, solve
 from convgrad.problem.canonicalize import ROLES, canonicalize
@@ -37,6 +38,7 @@ def convolution(
     data_format: str = "NXC",
     weights_format: str = "XIO",
     out_dtype: Any = None,
+    fpmath_mode: str | None = None,
 ) -> jax.Array:
     """Convolution: dst[n, o, y] = bias[o] + Σ src[n, i, y·S + k·D − PB] · W[o, i, k].
 
@@ -44,7 +46,7 @@ def convolution(
     (X + PB + PE − ((K − 1)·D + 1)) // S + 1 elements per spatial axis.
     """
     attributes = _geometry(strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
-    return _call("Convolution", (src, weights), attributes, bias=bias, out_dtype=out_dtype)
+    return _call("Convolution", (src, weights), attributes, bias=bias, out_dtype=out_dtype, mode=fpmath_mode)
 
 
 def convolution_backward_data(
@@ -63,6 +65,7 @@ def convolution_backward_data(
     weights_format: str = "XIO",
     auto_pad_rule: str = "code",
     out_dtype: Any = None,
+    fpmath_mode: str | None = None,
 ) -> jax.Array:
     """ConvolutionBackwardData, the gradient of Convolution in src.
 
@@ -78,6 +81,7 @@ def convolution_backward_data(
         shape=dst_shape,
         out_dtype=out_dtype,
         auto_pad_rule=auto_pad_rule,
+        mode=fpmath_mode,
     )
 
 
@@ -95,6 +99,7 @@ def convolution_backward_weights(
     data_format: str = "NXC",
     weights_format: str = "XIO",
     out_dtype: Any = None,
+    fpmath_mode: str | None = None,
 ) -> jax.Array:
     """ConvolutionBackwardWeights, the gradient of Convolution in weights.
 
@@ -103,7 +108,14 @@ def convolution_backward_weights(
     weights_shape is the full shape of diff_weights in the order of weights_format.
     """
     attributes = _geometry(strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
-    return _call("ConvolutionBackwardWeights", (src, diff_dst), attributes, shape=weights_shape, out_dtype=out_dtype)
+    return _call(
+        "ConvolutionBackwardWeights",
+        (src, diff_dst),
+        attributes,
+        shape=weights_shape,
+        out_dtype=out_dtype,
+        mode=fpmath_mode,
+    )
 
 
 def conv_transpose(
@@ -121,6 +133,7 @@ def conv_transpose(
     data_format: str = "NXC",
     weights_format: str = "XOI",
     out_dtype: Any = None,
+    fpmath_mode: str | None = None,
 ) -> jax.Array:
     """ConvTranspose: dst[n, o, x] = bias[o] + Σ src[n, i, y] · W[i, o, k] over i, k and y with y·S + k·D − PB = x.
 
@@ -129,7 +142,7 @@ def conv_transpose(
     """
     attributes = _geometry(strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
     attributes["output_padding"] = output_padding
-    return _call("ConvTranspose", (src, weights), attributes, bias=bias, out_dtype=out_dtype)
+    return _call("ConvTranspose", (src, weights), attributes, bias=bias, out_dtype=out_dtype, mode=fpmath_mode)
 
 
 def conv_transpose_backward_data(
@@ -146,6 +159,7 @@ def conv_transpose_backward_data(
     data_format: str = "NXC",
     weights_format: str = "XOI",
     out_dtype: Any = None,
+    fpmath_mode: str | None = None,
 ) -> jax.Array:
     """ConvTransposeBackwardData, the gradient of ConvTranspose in src.
 
@@ -156,7 +170,7 @@ def conv_transpose_backward_data(
     """
     attributes = _geometry(strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
     attributes["output_padding"] = output_padding
-    return _call("ConvTransposeBackwardData", (diff_dst, weights), attributes, out_dtype=out_dtype)
+    return _call("ConvTransposeBackwardData", (diff_dst, weights), attributes, out_dtype=out_dtype, mode=fpmath_mode)
 
 
 def conv_transpose_backward_weights(
@@ -174,6 +188,7 @@ def conv_transpose_backward_weights(
     data_format: str = "NXC",
     weights_format: str = "XOI",
     out_dtype: Any = None,
+    fpmath_mode: str | None = None,
 ) -> jax.Array:
     """ConvTransposeBackwardWeights, the gradient of ConvTranspose in weights.
 
@@ -184,7 +199,14 @@ def conv_transpose_backward_weights(
     """
     attributes = _geometry(strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format)
     attributes["output_padding"] = output_padding
-    return _call("ConvTransposeBackwardWeights", (src, diff_dst), attributes, shape=weights_shape, out_dtype=out_dtype)
+    return _call(
+        "ConvTransposeBackwardWeights",
+        (src, diff_dst),
+        attributes,
+        shape=weights_shape,
+        out_dtype=out_dtype,
+        mode=fpmath_mode,
+    )
 
 
 def bias_add_backward(diff_dst: Any, *, data_format: str = "NXC", out_dtype: Any = None) -> jax.Array:
@@ -219,6 +241,7 @@ def _call(
     shape: Ints | None = None,
     out_dtype: Any = None,
     auto_pad_rule: str = "code",
+    mode: str | None = None,
 ) -> jax.Array:
     """From arrays of the user's shapes to those of the primitive, and back."""
     schema = SCHEMAS[op]
@@ -241,6 +264,7 @@ def _call(
         dtype=dtype,
         out_dtype=out_dtype,
         bias_stride=None if bias is None else 1,
+        fpmath_mode=mode_of(op, mode),
     )
     roles = dict(zip(ROLES[op], arrays if len(inputs) > 1 else (arrays[0], one_like(arrays[0])), strict=False))
     given = [roles[name].reshape(shape_of(problem, name)) for name in given_names(problem)]
