@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import convgrad  # noqa: E402
 import convgrad.torch as ct  # noqa: E402
 from convgrad.torch import takeover  # noqa: E402
 
@@ -541,3 +542,17 @@ def test_two_processes_give_the_gradients_of_one(tmp_path):
     outputs = [process.communicate(timeout=120)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     assert [output.splitlines()[-1] for output in outputs] == [f"the same on process {rank}" for rank in range(2)]
+
+
+def test_the_fpmath_mode_of_the_surroundings_reaches_the_kernels(monkeypatch):
+    from convgrad.arrays import call
+
+    seen, kernel_for = [], call.kernel_for
+    monkeypatch.setattr(call, "kernel_for", lambda problem: seen.append(problem.fpmath_mode) or kernel_for(problem))
+    monkeypatch.delenv("CONVGRAD_FPMATH_MODE", raising=False)
+    src, layer = integers(1, 3, 11, 5).requires_grad_(), torch.nn.Conv2d(3, 5, 3)
+    with ct.enabled():
+        for mode in ("strict", "bf16", "tf32", "bf16"):
+            with convgrad.fpmath_mode(mode):
+                layer(src).sum().backward()
+    assert seen == ["strict"] * 3 + ["bf16"] * 3 + ["tf32"] * 3

@@ -53,7 +53,7 @@ class Job:
             views.append(tensor_view(op, "one", ONES[tensors[0].dtype]))
         dtype = views[0].dtype
         out = View(address=0, shape=self.shape, strides=self.strides, dtype=dtype, writeable=True, owner=None)
-        attributes, shape = (*words, *operation.formats), None if told is None else self.shape
+        attributes, shape = operation.attributes(words), None if told is None else self.shape
         record = operation.record(
             views, out, attributes, shape, dtype, False, "code", bias_stride=1 if with_bias else None
         )

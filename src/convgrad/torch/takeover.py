@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.library import Library
 
 from convgrad.errors import ConvError
+from convgrad.settings import asked
 from convgrad.torch.jobs import ONES, Gradients, Job, misaligned, plan_backward, plan_forward
 
 MOST_PLANS = 4096  # per operator; a program that makes up more geometries starts afresh
@@ -81,6 +82,7 @@ def _convolution(
         transposed,
         tuple(output_padding),
         groups,
+        asked(None),
     )
     job = _forward.get(key)
     if job is None and not (misaligned(input) or misaligned(weight) or (bias is not None and misaligned(bias))):
@@ -118,6 +120,7 @@ def _convolution_backward(
         tuple(output_padding),
         groups,
         tuple(output_mask),
+        asked(None),
     )
     found = _backward.get(key)
     if found is None and not (misaligned(grad_output) or misaligned(input) or misaligned(weight)):
