@@ -78,7 +78,7 @@ def convolutions():
         ((13, 5), (5, 2), (2, 1), (2, 0), (1, 2), 2),
         ((9, 4), (4, 1), (3, 2), (3, 1), (2, 1), 1),  # a kernel larger than any part
         ((3, 7), (3, 3), (1, 1), (1, 1), (1, 1), 4),  # fewer elements than processes, perhaps
-        ((10, 5), (1, 1), (3, 2), (0, 0), (1, 1), 1),  # elements that no window meets
+        ((8, 5), (1, 1), (8, 2), (0, 0), (1, 1), 1),  # parts that no window meets
         ((2, 3), (1, 3), (1, 1), (4, 1), (1, 1), 1),  # windows that meet nothing
     ]
     for number, (extents, taps, strides, pads, dilations, groups) in enumerate(cases):
@@ -106,7 +106,12 @@ def transposed_convolutions():
 
 @check
 def one_and_three_axes():
-    compare("1d", lambda x, w: F.conv1d(x, w, padding="same"), (integers(1, 2, 17), integers(3, 2, 5)), 2)
+    compare(
+        "1d, the odd pad at the end",
+        lambda x, w: F.conv1d(x, w, padding="same"),
+        (integers(1, 2, 17), integers(3, 2, 4)),
+        2,
+    )
     compare("1d, valid", lambda x, w: F.conv1d(x, w, padding="valid"), (integers(1, 2, 17), integers(3, 2, 4)), 2)
     volume, weights = integers(1, 2, 6, 7, 8), integers(4, 2, 3, 3, 3)
     compare("3d", lambda x, w: F.conv3d(x, w, stride=2, padding=1), (volume, weights), 3)
@@ -127,9 +132,11 @@ def memory_formats_and_types():
     for dtype in (torch.float64, torch.bfloat16):
         inputs = [integers(1, 2, 9, 4, low=-1, high=2, dtype=dtype), integers(2, 2, 3, 3, low=-1, high=2, dtype=dtype)]
         compare(dtype, lambda x, w: F.conv2d(x, w, padding=1), inputs, 2)
+    weights = integers(2, 2, 3, 3).requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        dst = F.conv2d(split(integers(1, 2, 9, 4), 2), integers(2, 2, 3, 3), padding=1)
-    assert dst.dtype == torch.bfloat16
+        dst = F.conv2d(split(integers(1, 2, 9, 4), 2), weights, padding=1)
+    dst.sum().backward()
+    assert (dst.dtype, weights.grad.dtype) == (torch.bfloat16, torch.float32)
 
 
 @check

@@ -191,6 +191,15 @@ def test_a_halo_may_come_from_several_parts():
     assert [(fetch.part, fetch.start, fetch.stop) for fetch in share.fetches] == [(0, 0, 2), (2, 4, 6), (3, 6, 7)]
 
 
+def test_an_output_padding_stays_on_the_other_axes(rng):
+    """One that is a stride or more: the extents alone would tell another number of windows."""
+    case = Case("ConvTransposeBackwardData", ((1, 6, 7, 1), (3, 3, 1, 1)), {"output_padding": (0, 2)})
+    inputs = case.inputs(rng)
+    for axis in (0, 1, "batch"):
+        plan = case.plan(axis, 2)
+        assert_array_equal(put_together(plan, inputs, by_definition), define(plan.problem, inputs))
+
+
 def test_a_plan_prints_what_each_part_does():
     plan = shard_plan(
         "ConvTranspose", 0, 3, shapes=[(1, 4, 2), (2, 3, 2), (3,)], strides=[2], output_padding=[1], pads_begin=[1],
