@@ -24,6 +24,7 @@ import numpy as np
 import problems
 from problems import Case, Failure, Layout
 
+import convgrad.codegen.bias as bias
 import convgrad.codegen.copying as copying
 import convgrad.codegen.data as data
 import convgrad.codegen.isa.base as isa
@@ -188,6 +189,13 @@ def _block_for_two_calls(plain, size):
     return block
 
 
+def _windows_alone(plain, self, b, axis, start, block):
+    first, last = plain(b, axis, start, block)
+    window = b.sub(b.minimum(b.add(start, block), axis.windows), 1)
+    behind = b.add(b.mul(window, axis.stride), axis.dilation * (axis.taps - 1) + 1 - axis.low)
+    return first, b.maximum(b.minimum(last, behind), first)
+
+
 def _strided(case: Case) -> bool:
     return case.op in ("ConvTranspose", "ConvolutionBackwardData") and max(case.attributes["strides"]) > 1
 
@@ -225,6 +233,13 @@ MUTANTS = {
     "sums not cleared": Mutant(
         "sums begin with what the workspace holds", nothing(weights.SumsStage, "_clear"), like=_solves_weights
     ),
+    "bias gradient not cleared": Mutant(
+        "sums per channel begin with what the workspace holds", nothing(bias.BiasShare, "clear"), like=_solves_weights
+    ),
+    "lost gap": Mutant(
+        "elements of x behind the windows are in no sum per channel", wrap(bias.BiasShare, "_x_share", _windows_alone),
+        like=lambda c: c.op == "ConvTransposeBackwardWeights",
+    ),
     "lost chunk": Mutant(
         "the last chunk of windows is not added", wrap(weights, "_add_chunks", _lost_chunk), like=_solves_weights
     ),
@@ -247,7 +262,7 @@ MUTANTS = {
     ),
     "lost task": Mutant(
         "the last task of a stage is not done",
-        wrap(stages, "_emit_claims", lambda plain, m, name, tasks, n: plain(m, name, max(1, tasks - 1), n)),
+        wrap(stages, "_emit_claims", lambda plain, m, name, tasks, *others: plain(m, name, max(1, tasks - 1), *others)),
     ),
     "small scratch": Mutant(
         "scratch is a cache line short",

@@ -24,6 +24,7 @@ import traceback
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 from guarded import GuardedArray, GuardedWorkspace
@@ -377,7 +378,27 @@ def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarra
         compare(result, wanted.astype(out_dtype))
     if out is not None and not (result is out.array and out.untouched_beside()):
         raise Failure("bytes beside the elements of the output changed")
+    if case.op.endswith("BackwardWeights"):
+        _check_bias_gradient(case, resolved, arrays, low=low)
     return np.array(result, order="C")  # a copy: the memory of the output goes
+
+
+def _check_bias_gradient(case: Case, resolved: Resolved, arrays: list[np.ndarray], *, low: bool) -> None:
+    """The same weights once more, with the sums of diff_dst beside them."""
+    diff_dst = arrays[1].astype(np.float64)
+    channels = 1 if resolved.data_format == "NCX" else diff_dst.ndim - 1
+    wanted = diff_dst.sum(tuple(n for n in range(diff_dst.ndim) if n != channels))
+    sums = GuardedArray(wanted.shape, ((1, 2, -3)[case.seed % 3],), numpy_dtype(case.out_dtype or case.dtype), low=low)
+    with GuardedWorkspace() as workspace:
+        workspace.low = low
+        weights, found = call(case, arrays, None, diff_bias=sums.array)
+    if workspace.broken:
+        raise Failure("with a bias gradient: " + "; ".join(workspace.broken))
+    with np.errstate(over="ignore"):
+        compare(weights, define(resolved, arrays).astype(weights.dtype))
+        compare(found, wanted.astype(found.dtype))
+    if not sums.untouched_beside():
+        raise Failure("bytes beside the elements of the bias gradient changed")
 
 
 def guarded_inputs(
@@ -407,9 +428,9 @@ def _largest(case: Case, resolved: Resolved | ConvError) -> int:
     return case.largest
 
 
-def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None) -> np.ndarray:
+def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None, **others: Any) -> Any:
     """The call, as a user writes it."""
-    keywords = case.attributes | {"out": out, "accumulate": case.accumulate and out is not None}
+    keywords = case.attributes | {"out": out, "accumulate": case.accumulate and out is not None} | others
     if case.out_dtype and out is None:
         keywords["out_dtype"] = case.out_dtype
     if case.shape is not None and (case.tell or out is None):

@@ -106,7 +106,8 @@ def last_row_twice(plain, self, b, a, x, c, reductions, first, *taps):
 def without_what_windows_leave(plain, self, b, axis, start, block):
     first, last = plain(b, axis, start, block)
     window = b.sub(b.minimum(b.add(start, block), axis.windows), 1)
-    return first, b.minimum(last, b.add(b.mul(window, axis.stride), axis.dilation * (axis.taps - 1) + 1 - axis.low))
+    behind = b.add(b.mul(window, axis.stride), axis.dilation * (axis.taps - 1) + 1 - axis.low)
+    return first, b.maximum(b.minimum(last, behind), first)
 
 
 def tap_zero(plain, self, b, n, start, tap):
