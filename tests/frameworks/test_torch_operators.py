@@ -14,7 +14,7 @@ NAMES = tuple(operators.SCHEMAS)
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
 table = pytest.mark.parametrize("geometry", TABLE.values(), ids=TABLE)
-PARTS = 10
+PARTS = 8
 RANDOM = random_geometries(200)
 parts = pytest.mark.parametrize("part", range(PARTS))
 
@@ -52,12 +52,12 @@ def results_of_torch(geometry, tensors):
     """The same from PyTorch's forward operators and its autograd."""
     x, w, of_y, *_ = tensors["convolution"]
     y, _, of_x, *_ = tensors["conv_transpose"]
-    x, w, y, of_x, of_y = (t.detach().requires_grad_() for t in (x, w, y, of_x, of_y))
+    x, w, y, of_x, of_y = (None if t is None else t.detach().requires_grad_() for t in (x, w, y, of_x, of_y))
     common = {"dilation": geometry.dilations, "groups": geometry.groups, "stride": geometry.strides}
     dst = CONVOLUTIONS[geometry.rank](x, w, of_y, padding=geometry.pads_begin, **common)
     extra = {"output_padding": geometry.output_padding}
     image = TRANSPOSED[geometry.rank](y, w, of_x, padding=geometry.pads_begin, **extra, **common)
-    of_x_side, of_w, of_bias = torch.autograd.grad(dst, (x, w, of_y), y.detach())
+    of_x_side, of_w = torch.autograd.grad(dst, (x, w), y.detach())
     of_y_side, of_w_too = torch.autograd.grad(image, (y, w), x.detach())
     return {
         "convolution": dst,
@@ -66,14 +66,23 @@ def results_of_torch(geometry, tensors):
         "conv_transpose": image,
         "conv_transpose_backward_data": of_y_side,
         "conv_transpose_backward_weights": of_w_too,
-        "bias_add_backward": of_bias,
+        "bias_add_backward": y.detach().sum((0, *range(2, y.dim()))),
     }
+
+
+def some_biases(geometry, tensors):
+    """Every fifth geometry keeps its biases: each of the three is a kernel more to compile."""
+    if RANDOM.index(geometry) % 5:
+        del tensors["bias_add_backward"]
+        for name in ("convolution", "conv_transpose"):
+            tensors[name] = (*tensors[name][:2], None, *tensors[name][3:])
+    return tensors
 
 
 @parts
 def test_results_are_those_of_pytorch_to_the_bit_on_whole_numbers(part):
     for geometry in RANDOM[part::PARTS]:
-        tensors = arguments(geometry)
+        tensors = some_biases(geometry, arguments(geometry))
         expected = results_of_torch(geometry, tensors)
         for name, result in results(geometry, tensors).items():
             assert torch.equal(result, expected[name]), f"{name}: {geometry}"
@@ -83,7 +92,7 @@ def test_results_are_those_of_pytorch_to_the_bit_on_whole_numbers(part):
 def test_results_are_those_of_pytorch_within_the_bound(part):
     role = dict(zip(NAMES, "yxwxyww", strict=True))
     for geometry in RANDOM[part::PARTS]:
-        tensors = arguments(geometry, make=normal)
+        tensors = some_biases(geometry, arguments(geometry, make=normal))
         wide, sizes = (
             {
                 name: tuple(change(t) if isinstance(t, torch.Tensor) else t for t in given)
