@@ -82,6 +82,24 @@ def test_derivatives_of_the_gradients_of_weights_and_bias(moving, rng):
             np.testing.assert_array_equal((steps[0] - steps[1]) / 2, pushed[n])
 
 
+def test_gradient_of_the_bias_gradient_alone(rng):
+    """The bias gradient of Σ dst² is 2·Σ dst over each channel; its squares have a gradient that is easily told."""
+    op, attributes, shapes, _ = cases.CASES["convolution with bias"]
+    x, w, b = (cases.integers(rng, shape) for shape in shapes)
+
+    def forward(*inputs):
+        return cases.call(op, attributes, inputs)
+
+    def penalty(*inputs):
+        _, of_bias = jax.grad(lambda *a: (forward(*a) ** 2).sum(), (1, 2))(*inputs)
+        return (of_bias**2).sum()
+
+    dst, pull = jax.vjp(forward, x, w, b)
+    told = pull(jnp.broadcast_to(8 * dst.sum((0, 1, 2)), dst.shape))
+    for mine, wanted in zip(jax.grad(penalty, (0, 1, 2))(x, w, b), told, strict=True):
+        np.testing.assert_array_equal(mine, wanted)
+
+
 def test_weights_without_elements_have_a_bias_gradient_beside_them():
     """No input channels: the result is the bias, and its gradient the sum of the cotangent."""
     result, pull = jax.vjp(cj.convolution, jnp.ones((2, 5, 0)), jnp.ones((3, 0, 4)), jnp.arange(4.0))
