@@ -120,7 +120,7 @@ def tables(kept: Results) -> str:
     about = ", ".join(f"{name} {version}" for name, version in kept["machine"].items())
     days = sorted({found["date"] for found in kept["steps"].values()})
     lines = [
-        f"Measured on {' and '.join(dict.fromkeys((days[0], days[-1])))}: {about}.",
+        f"Measured on {', '.join(days)}: {about}.",
         "",
         "| training | type | threads | layout | PyTorch, s | convgrad, s | ratio | of medians | losses differ by |",
         "|---|---|---:|---|---:|---:|---:|---:|---:|",
