@@ -34,7 +34,7 @@ def main() -> int:
     if sys.version_info < OLDEST:
         print(f"set_up.py: this is Python {sys.version.split()[0]}; convgrad needs 3.11 or later", file=sys.stderr)
         return 2
-    install("cli,test" if test else "cli")
+    install("cli,test,torch,jax,examples,plot" if test else "cli")
     steps = CHECKS if test else [["convgrad", "run", str(EXAMPLE)]]
     for step in steps:
         print("+", *step, flush=True)

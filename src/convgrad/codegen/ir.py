@@ -229,6 +229,11 @@ class Builder:
         """A plain store."""
         self.do(f"store {value}, {address}, align {align}")
 
+    def prefetch(self, address: Value) -> None:
+        """Ask for a cache line that will be read soon; any address will do."""
+        self.module.declare("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"])
+        self.do(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
+
     def lookup(self, table: Value, i: Index) -> Value:
         """Entry i of a table of i64."""
         return self.load("i64", self.at(table, i, "i64"), 8)

@@ -10,7 +10,10 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.plan.axes import GatherAxis, Phase
+from convgrad.plan.blocks import NEAR_BYTES
 from convgrad.plan.data import DataPlan
+
+AHEAD_BYTES = 2048
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Sweep:
         of_slab = {"b_dtype": slab} if plan.pixels else {"a_dtype": slab}
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
-            c_columns=tuple(c_columns), a_vector=plan.spread, c_dtype=out, **of_slab,
+            c_columns=tuple(c_columns), a_vector=plan.spread, c_dtype=out, ahead=_ahead(plan), **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -253,6 +256,12 @@ class Sweep:
             return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
         places = (b.at(self.bias, v, self.kind) for v in range(0, plan.width, plan.lanes))
         return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
+
+
+def _ahead(plan: DataPlan) -> int:
+    """Packed weights that outgrow L1 come from L2 in every tile: a few steps of the sum early, if asked for."""
+    streams = not (plan.pixels or plan.spread) and plan.panel * plan.packed_bytes > NEAR_BYTES
+    return AHEAD_BYTES if streams else 0
 
 
 def _tap_strides(plan: DataPlan) -> list[int]:

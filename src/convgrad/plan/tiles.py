@@ -9,11 +9,13 @@ from math import prod
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
-LOADS_PER_CYCLE = 2.0
+LOADS_PER_CYCLE = 2.0  # of vectors
+BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 FETCH = 0.35  # cycles, not hidden, for a vector of B that comes from L2
-UNALIGNED = 2.0  # loads that a vector across cache lines counts for, on average
-PIXEL_SLOWDOWN = 1.25  # measured against the model, of tiles with vectors along outputs
+STREAM = 0.05  # cycles, not hidden, for a row of its own in memory that numbers are taken from
+UNALIGNED = 3.0  # loads that a vector across cache lines counts for, on average
+PIXEL_SLOWDOWN = 1.15  # measured against the model, of tiles with vectors along outputs
 CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
@@ -62,9 +64,7 @@ def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: 
         blocks = -(-channels // (vectors * lanes))
         for tile in splits(counts, most_rows(registers, vectors)):
             rows = prod(tile)
-            cycles = (
-                _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, vectors + rows, depth, FETCH * vectors)
-            )
+            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, rows, vectors, depth, FETCH * vectors)
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
@@ -87,7 +87,7 @@ def best_spread_tile(
             reads = (rows - 1) * stride + taps if kept > 1 else rows * taps
             loads = (reads + taps) * vectors / taps
             tile = (*[1] * len(outer), rows)
-            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, loads, depth)
+            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, 0, loads, depth)
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
@@ -108,8 +108,8 @@ def best_pixel_tile(counts: Ints, channels: int, depth: float, lanes: int, regis
             for rest in splits(tuple(outer), most // vectors) if whole else [(1,) * len(outer)]:
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
-                loads = width + columns * UNALIGNED
-                cycles = PIXEL_SLOWDOWN * _tiles(counts, tile) * blocks * _tile_cycles(width * columns, loads, depth)
+                step = _tile_cycles(width * columns, width, columns * UNALIGNED, depth)
+                cycles = PIXEL_SLOWDOWN * _tiles(counts, tile) * blocks * step
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None
@@ -120,10 +120,14 @@ def _tiles(counts: Ints, tile: Ints) -> int:
     return prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
 
 
-def _tile_cycles(products: int, loads: float, depth: float, fetch: float = 0.0) -> float:
+def _tile_cycles(products: int, broadcasts: int, loads: float, depth: float, fetch: float = 0.0) -> float:
     """Of one register tile: the slowest of multiply-adds, loads and the latency of a chain of sums."""
-    step = max(products / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY) + fetch
+    step = max(products / FMA_PER_CYCLE, _load_cycles(broadcasts, loads), LATENCY) + fetch
     return depth * step + TILE_OVERHEAD + products
+
+
+def _load_cycles(broadcasts: int, loads: float) -> float:
+    return BROADCAST * broadcasts + loads / LOADS_PER_CYCLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,8 @@ def best_row_tile(
             for channels in cuts(rows, most):
                 pieces = -(-rows // channels)
                 count = channels * (together if rows_shift else 1)
-                loads = columns + (count * columns if a_vector else count)
-                step = max(count * columns / FMA_PER_CYCLE, loads / LOADS_PER_CYCLE, LATENCY) + FETCH * columns
+                loads = _load_cycles(0, columns + count * columns) if a_vector else _load_cycles(count, columns)
+                step = max(count * columns / FMA_PER_CYCLE, loads, LATENCY) + FETCH * columns + STREAM * channels
                 cycles = pieces * blocks * taps // together * (step + 0.1)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)

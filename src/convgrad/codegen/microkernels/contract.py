@@ -53,6 +53,7 @@ class Tile:
     b_dtype: str = ""
     c_dtype: str = ""
     unroll: int = 1  # steps of the innermost reduction that are written out together
+    ahead: int = 0  # bytes by which B is fetched into L1 before it is read; 0: the processor finds out by itself
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
@@ -118,7 +119,10 @@ class Tile:
             return self.isa.splat(b, self.isa.load(b, a_dtype, address), lanes)
 
         def of_b(offset: int) -> Value:
-            return self.isa.load(b, b_dtype, self._at_b(b, x, offset), lanes)
+            address = self._at_b(b, x, offset)
+            if self.ahead:
+                b.prefetch(b.at(address, self.ahead, "i8"))
+            return self.isa.load(b, b_dtype, address, lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
         shared = self._shared(taps)
