@@ -40,8 +40,9 @@ class UNet3d(nn.Module):
         self.third = self.pair(2 * width, 2 * width, 4 * width)
         self.up2 = nn.ConvTranspose3d(4 * width, 4 * width, 2, 2)
         self.up1 = nn.ConvTranspose3d(2 * width, 2 * width, 2, 2)
-        self.join2, self.join1 = self.pair(6 * width, 2 * width, 2 * width), self.pair(3 * width, width, width)
-        self.head = nn.Conv3d(width, 1, 1)
+        self.join2 = self.pair(6 * width, 2 * width, 2 * width)
+        self.join1 = nn.Conv3d(3 * width, width, 3, padding=1)
+        self.head = nn.Conv3d(width + 1, 1, 3, padding=1)
 
     @staticmethod
     def pair(before: int, middle: int, after: int) -> nn.Sequential:
@@ -57,7 +58,8 @@ class UNet3d(nn.Module):
         two = self.second(F.max_pool3d(one, 2))
         three = self.third(F.max_pool3d(two, 2))
         two = self.join2(torch.cat([two, self.up2(three)], 1))
-        return self.head(self.join1(torch.cat([one, self.up1(two)], 1)))
+        made = F.relu(self.join1(torch.cat([one, self.up1(two)], 1)))
+        return self.head(torch.cat([x, made], 1))
 
 
 def film(photograph: Tensor, generator: torch.Generator) -> Tensor:
@@ -71,7 +73,7 @@ def film(photograph: Tensor, generator: torch.Generator) -> Tensor:
 def main() -> None:
     """Train, and say what each process holds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--out", metavar="FILE", help="save the weights; any process or none may load them")
     args = parser.parse_args()
 
@@ -82,7 +84,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = UNet3d()
     parallel = SpatialParallel(model, TIME)
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     photograph = torch.tensor(load_sample_image("china.jpg").mean(-1) / 255, dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)  # the same volumes everywhere, of which each process keeps its slab
 
