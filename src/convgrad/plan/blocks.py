@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import TURN
 from convgrad.plan.data import DataPlan
 from convgrad.problem.conv import Ints
+
+Plan = TypeVar("Plan", bound=DataPlan)
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
 SLAB_BYTES = 256 * 1024
@@ -34,7 +37,7 @@ def even_share(total: int, most: int) -> int:
     return max(1, -(-total // max(1, -(-total // most))))
 
 
-def best_blocks(plan: DataPlan, cycles: float) -> DataPlan:
+def best_blocks(plan: Plan, cycles: float) -> Plan:
     """The plan with the blocks, and the share of input channels, of the lowest cost; `cycles` are its arithmetic's."""
     shares = [plan.i_block]
     least = max(LEAST_CHANNELS, plan.channel_unit)
@@ -45,7 +48,7 @@ def best_blocks(plan: DataPlan, cycles: float) -> DataPlan:
     return min(candidates, key=lambda candidate: _cost(candidate, cycles))
 
 
-def _shared(plan: DataPlan) -> DataPlan:
+def _shared(plan: Plan) -> Plan:
     """With the lane blocks divided among tasks where blocks of outputs alone would be too few."""
     pieces = -(-LEAST_TASKS // prod(plan.grid))
     return replace(plan, blocks_per_task=max(1, -(-plan.lane_blocks // pieces)))

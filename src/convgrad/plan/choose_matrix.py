@@ -17,7 +17,7 @@ from convgrad.plan.tiles import cuts
 from convgrad.plan.weights import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
-TILE_ROW = 1.35  # cycles for a row of A in a product of tiles, what loads leave of them included
+TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
