@@ -27,6 +27,7 @@ from problems import Case, Failure, Layout
 import convgrad.codegen.bias as bias
 import convgrad.codegen.copying as copying
 import convgrad.codegen.data as data
+import convgrad.codegen.finish as finish
 import convgrad.codegen.isa.base as isa
 import convgrad.codegen.lower as lower
 import convgrad.codegen.stages as stages
@@ -241,7 +242,7 @@ MUTANTS = {
         like=lambda c: c.op == "ConvTransposeBackwardWeights",
     ),
     "lost chunk": Mutant(
-        "the last chunk of windows is not added", wrap(weights, "_add_chunks", _lost_chunk), like=_solves_weights
+        "the last chunk of windows is not added", wrap(finish, "_add_chunks", _lost_chunk), like=_solves_weights
     ),
     "swapped groups": Mutant(
         "every group reads the input of the first", wrap(data, "_first_group", lambda plain, *_: 0), like=_grouped

@@ -11,7 +11,7 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, interleave, packing, stages, weights
+from convgrad.codegen import bias, data, finish, interleave, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Tile
@@ -159,14 +159,14 @@ MUTANTS = {
         weights.SumsStage, "_clear", nothing, NAMED["weights, lanes along y"]
     ),
     "chunks are not added": Mutant(
-        weights, "_add_chunks", nothing, NAMED["weights, several chunks and blocks"]
+        finish, "_add_chunks", nothing, NAMED["weights, several chunks and blocks"]
     ),
     "sums per channel are not cleared": Mutant(bias.BiasShare, "clear", nothing, summed("rows", "y")),
     "sums of x leave out what lies behind the windows": Mutant(
         bias.BiasShare, "_x_share", without_what_windows_leave, NAMED["gaps between windows are summed, too"]
     ),
     "chunks of sums per channel are not added": Mutant(
-        weights, "finish_bias", first_chunk_alone, summed("several chunks and blocks", "y")
+        finish, "finish_bias", first_chunk_alone, summed("several chunks and blocks", "y")
     ),
     "the tail of a row is not summed": Mutant(
         ChannelSums, "_sum", without_tail, summed("depthwise, channels first", "x")

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from convgrad.codegen.bias import BiasShare, finish_bias
+from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.data import round64
+from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule, Stage
-from convgrad.codegen.packing import can_spread_by_vectors, spread_groups, unpack_weights
+from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.codegen.sums import pairwise
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
 Bands = dict[int, Index]  # tap, by axis
@@ -37,22 +37,18 @@ def emit_weights(
     plan.validate()
     staging = round64(size * plan.taps * plan.finish_rows * plan.width)
     scratch = max(staging, sums.slab_bytes)
-    finish = prod(plan.finish_grid) + (1 if plan.problem.bias_gradient else 0)
-    last = _finish_with_bias if plan.problem.bias_gradient else _finish
+    bias = plan.problem.bias_gradient
+    tasks = prod(plan.finish_grid) + (1 if bias else 0)
+    last = finish_with_bias if bias else finish
 
-    def of_finish(b: Builder, at: Places, task: Value) -> None:
+    def write(b: Builder, at: Places, task: Value) -> None:
         last(plan, b, at, task)
 
     stages = (
         emit_stage(module, f"{prefix}sums", prod(plan.grid), scratch, sums.task, start=start, only_if=only_if),
-        emit_stage(module, f"{prefix}finish", finish, scratch, of_finish, start=start, only_if=only_if),
+        emit_stage(module, f"{prefix}finish", tasks, scratch, write, start=start, only_if=only_if),
     )
     return stages, start + sums.shared_bytes, scratch
-
-
-def _chunk_numbers(plan: WeightsPlan) -> int:
-    """From the sums of one chunk to those of the next."""
-    return round64(BYTES[plan.compute] * plan.sum_size) // BYTES[plan.compute]
 
 
 class SumsStage:
@@ -109,7 +105,7 @@ class SumsStage:
         self.first_block = b.mul(lane_share, plan.share_blocks)
         self.last_block = b.minimum(b.add(self.first_block, plan.share_blocks), plan.lane_blocks)
         self.first_row = b.mul(row_share, plan.share_rows)
-        self.sums = b.at(at.shared, b.mul(chunk, _chunk_numbers(plan)), self.kind)
+        self.sums = b.at(at.shared, b.mul(chunk, chunk_numbers(plan)), self.kind)
         self._clear(b)
         bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
         if bias:
@@ -145,13 +141,13 @@ class SumsStage:
             first, others = b.mul(self.first_block, plan.width), row_share
             rest = b.maximum(b.sub(plan.lane_count, first), 0)  # a share of the lanes may be empty
             count = b.minimum(rest, plan.share_blocks * plan.width)
-        target = b.at(at.shared, b.dot([(chunk, plan.bias_size)], plan.chunks * _chunk_numbers(plan)), self.kind)
+        target = b.at(at.shared, b.dot([(chunk, plan.bias_size)], plan.chunks * chunk_numbers(plan)), self.kind)
         source = at.of(plan.problem.bias_gradient)
         return BiasShare(plan, source, target, self.bundle, first, count, None if others == 0 else others)
 
     def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
         plan = self.plan
-        first = _first_group(plan, b, self.bundle)
+        first = first_group(plan, b, self.bundle)
         rows, lanes = (
             b.at(at.of(tensor), b.mul(first, self.tensor_strides[tensor][1]), STORAGE[plan.problem.dtype])
             for tensor in (self.row_tensor, self.lane_tensor)
@@ -369,70 +365,3 @@ class SumsStage:
         first = b.sub(0, b.floor_div(reached, axis.stride))
         last = b.add(b.floor_div(b.sub(axis.image - 1, reached), axis.stride), 1)
         return b.maximum(first, 0), b.minimum(last, count)
-
-
-def _first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
-    """Of a bundle. A direct plan reads whole vectors, so its last bundle begins early and repeats some groups."""
-    first = b.mul(bundle, plan.lane_groups)
-    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.direct else first
-
-
-def _finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
-    """The last task is the bias gradient."""
-    sums = b.at(at.shared, plan.chunks * _chunk_numbers(plan), ARITHMETIC[plan.compute])
-    b.either(
-        b.compare("slt", task, prod(plan.finish_grid)),
-        lambda: _finish(plan, b, at, task),
-        lambda: finish_bias(plan, b, sums, at.bias),
-    )
-
-
-def _finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
-    """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
-    isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
-    bundle, block, share = b.split(task, plan.finish_grid)
-    first = b.mul(share, plan.finish_rows)
-    rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
-    which = b.add(b.mul(bundle, plan.lane_blocks), block)
-    sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), kind)
-    if plan.chunks > 1:
-        _add_chunks(plan, b, sums, rows)
-    group, k, c = p.w_strides[:3]
-    lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
-    taps, step = [], plan.padded_rows * plan.width
-    for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
-        taps.append(Dim(extent, step, stride))
-        step *= extent
-    if plan.spread:
-        groups = b.sub(p.groups, b.mul(bundle, plan.lane_groups))
-        groups = plan.lane_groups if plan.direct else b.minimum(groups, plan.lane_groups)
-        lanes = [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
-    else:
-        lanes = [Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step)]
-    origin = b.dot(
-        [(_first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
-    )  # fmt: skip
-    copy = Copy(isa=isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate)
-    target = b.at(at.w, origin, STORAGE[p.out_dtype])
-    unpack_weights(b, copy, sums, target, at.scratch, lanes, (Dim(rows, plan.width, row_step), plan.finish_rows), taps,
-                   plan.width)  # fmt: skip
-
-
-def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None:
-    isa, kind = ISAS[plan.isa], ARITHMETIC[plan.compute]
-    step = _chunk_numbers(plan)
-
-    def of_tap(tap: Index, _: object) -> None:
-        start = b.mul(tap, plan.padded_rows * plan.width)
-
-        def vector(i: Index, _: object) -> None:
-            place = b.add(start, i)
-            parts = [
-                isa.load(b, plan.compute, b.at(sums, b.add(place, chunk * step), kind), plan.lanes)
-                for chunk in range(plan.chunks)
-            ]
-            isa.store(b, plan.compute, pairwise(b, parts), b.at(sums, place, kind))
-
-        b.loop(0, b.mul(rows, plan.width), vector, step=plan.lanes, name="add")
-
-    b.loop(0, plan.taps, of_tap, name="tap")

@@ -1,0 +1,88 @@
+"""The second stage of a WeightsPlan: chunks are added and written as weights, the bias gradient beside."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.codegen.bias import finish_bias
+from convgrad.codegen.copying import Copy, Dim
+from convgrad.codegen.data import round64
+from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
+from convgrad.codegen.packing import unpack_weights
+from convgrad.codegen.stages import Places
+from convgrad.codegen.sums import pairwise
+from convgrad.plan.weights import WeightsPlan
+
+
+def chunk_numbers(plan: WeightsPlan) -> int:
+    """From the sums of one chunk to those of the next."""
+    return round64(BYTES[plan.compute] * plan.sum_size) // BYTES[plan.compute]
+
+
+def first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
+    """Of a bundle. A direct plan reads whole vectors, so its last bundle begins early and repeats some groups."""
+    first = b.mul(bundle, plan.lane_groups)
+    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.direct else first
+
+
+def finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
+    """The last task is the bias gradient."""
+    sums = b.at(at.shared, plan.chunks * chunk_numbers(plan), ARITHMETIC[plan.compute])
+    b.either(
+        b.compare("slt", task, prod(plan.finish_grid)),
+        lambda: finish(plan, b, at, task),
+        lambda: finish_bias(plan, b, sums, at.bias),
+    )
+
+
+def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
+    """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
+    isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
+    bundle, block, share = b.split(task, plan.finish_grid)
+    first = b.mul(share, plan.finish_rows)
+    rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
+    which = b.add(b.mul(bundle, plan.lane_blocks), block)
+    sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), kind)
+    if plan.chunks > 1:
+        _add_chunks(plan, b, sums, rows)
+    group, k, c = p.w_strides[:3]
+    lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
+    taps, step = [], plan.padded_rows * plan.width
+    for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
+        taps.append(Dim(extent, step, stride))
+        step *= extent
+    if plan.spread:
+        groups = b.sub(p.groups, b.mul(bundle, plan.lane_groups))
+        groups = plan.lane_groups if plan.direct else b.minimum(groups, plan.lane_groups)
+        lanes = [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
+    else:
+        lanes = [Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step)]
+    origin = b.dot(
+        [(first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
+    )  # fmt: skip
+    copy = Copy(isa=isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate)
+    target = b.at(at.w, origin, STORAGE[p.out_dtype])
+    unpack_weights(b, copy, sums, target, at.scratch, lanes, (Dim(rows, plan.width, row_step), plan.finish_rows), taps,
+                   plan.width)  # fmt: skip
+
+
+def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None:
+    isa, kind = ISAS[plan.isa], ARITHMETIC[plan.compute]
+    step = chunk_numbers(plan)
+
+    def of_tap(tap: Index, _: object) -> None:
+        start = b.mul(tap, plan.padded_rows * plan.width)
+
+        def vector(i: Index, _: object) -> None:
+            place = b.add(start, i)
+            parts = [
+                isa.load(b, plan.compute, b.at(sums, b.add(place, chunk * step), kind), plan.lanes)
+                for chunk in range(plan.chunks)
+            ]
+            isa.store(b, plan.compute, pairwise(b, parts), b.at(sums, place, kind))
+
+        b.loop(0, b.mul(rows, plan.width), vector, step=plan.lanes, name="add")
+
+    b.loop(0, plan.taps, of_tap, name="tap")
