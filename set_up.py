@@ -22,7 +22,7 @@ CHECKS = [
     ["ruff", "format", "--check"],
     ["ruff", "check"],
     ["pyright", "--pythonpath", str(BINARIES / "python")],
-    ["pytest"],
+    ["pytest", "-n", "2", "--dist", "loadfile"],
 ]
 
 

@@ -160,7 +160,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"along channels", "zeros around"},
     ),
     "along channels, in place": (
-        problem_of(Y, (1, 41), (1, 41), (1, 1), channels=(19, 40), layout="NXC"),
+        problem_of(Y, (1, 41), (1, 41), (1, 1), channels=(19, 72), layout="NXC"),
         {"along channels", "read in place", "overlapping lanes", "overlapping tiles"},
     ),
     "along outputs": (
@@ -204,7 +204,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"several tasks along channels"},
     ),
     "weights, lanes along y": (
-        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(5, 33), batch=2, **SAME),
+        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(4, 33), batch=2, **SAME),
         {"lanes along y", "several taps in a tile"},
     ),
     "weights, lanes along x": (
