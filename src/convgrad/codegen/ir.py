@@ -229,10 +229,11 @@ class Builder:
         """A plain store."""
         self.do(f"store {value}, {address}, align {align}")
 
-    def prefetch(self, address: Value) -> None:
-        """Ask for a cache line that will be read soon; any address will do."""
+    def prefetch(self, address: Value, ahead: int) -> None:
+        """Ask for the cache line so many bytes beyond an address, which may lie outside of everything."""
         self.module.declare("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"])
-        self.do(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
+        place = self.emit("ptr", f"getelementptr i8, {address}, i64 {ahead}")  # not inbounds
+        self.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
 
     def lookup(self, table: Value, i: Index) -> Value:
         """Entry i of a table of i64."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.ir import Builder, Index, Value, index
@@ -35,7 +35,7 @@ class PairCopy:
             for odd, count in ((0, half), (1, b.sub(run.extent, half))):
                 source = b.at(src, odd * run.src, STORAGE[self.src_dtype])
                 pairs = Dim(count, 2 * run.src, 2 * self.width)
-                copy.emit(b, source, b.at(dst, odd, "i16"), [*outer, pairs, replace_step(lanes, 2)])
+                copy.emit(b, source, b.at(dst, odd, "i16"), [*outer, pairs, replace(lanes, dst=2)])
 
     def _along_lanes(self, b: Builder, src: Value, dst: Value, run: Dim, lanes: Dim) -> None:
         """A vector of each of two elements."""
@@ -50,7 +50,7 @@ class PairCopy:
         def two(q: Index, both: bool) -> None:
             for lane in range(0, self.width, length):
                 odd = load(b.add(q, 1), lane) if both else self._zero()
-                self._store(b, load(q, lane), odd, b.at(dst, b.add(b.mul(q, self.width), 2 * lane), "i16"))
+                store_pairs(b, self.pieces, load(q, lane), odd, b.at(dst, b.add(b.mul(q, self.width), 2 * lane), "i16"))
 
         b.loop(0, whole, lambda q, _: two(q, True), step=2, name="pair")
         b.loop(whole, run.extent, lambda q, _: two(q, False), name="last")
@@ -72,13 +72,13 @@ class PairCopy:
             for j in range(0, length, 2):
                 there = b.at(dst, b.add(b.mul(b.add(q, j), self.width), 2 * lane), "i16")
                 if count is None:
-                    self._store(b, columns[j], columns[j + 1], there)
+                    store_pairs(b, self.pieces, columns[j], columns[j + 1], there)
                 elif isinstance(left, int):
                     if j < left:
-                        self._store(b, columns[j], columns[j + 1], there)
+                        store_pairs(b, self.pieces, columns[j], columns[j + 1], there)
                 else:
                     with b.when(b.compare("sgt", left, j)):
-                        self._store(b, columns[j], columns[j + 1], there)
+                        store_pairs(b, self.pieces, columns[j], columns[j + 1], there)
 
         def squares(q: Index, _: object) -> None:
             for lane in range(0, self.width, length):
@@ -95,9 +95,6 @@ class PairCopy:
     def _zero(self) -> Value:
         return Value(self.isa.vector("f32"), "zeroinitializer")
 
-    def _store(self, b: Builder, even: Value, odd: Value, dst: Value) -> None:
-        store_pairs(b, self.pieces, even, odd, dst)
-
 
 def store_pairs(b: Builder, pieces: Pieces, even: Value, odd: Value, dst: Value) -> None:
     """The pieces of two vectors, two by two."""
@@ -107,8 +104,3 @@ def store_pairs(b: Builder, pieces: Pieces, even: Value, odd: Value, dst: Value)
     halves = (split(b, value, pieces.count, pieces.exact) for value in (even, odd))
     for number, (low, high) in enumerate(zip(*halves, strict=True)):
         b.store(pair(b, low, high), b.at(dst, number * pieces.step, "i16"), 4)
-
-
-def replace_step(dim: Dim, step: int) -> Dim:
-    """The same axis with another step in the target."""
-    return Dim(dim.extent, dim.src, step)

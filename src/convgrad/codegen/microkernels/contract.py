@@ -121,7 +121,7 @@ class Tile:
         def of_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
             if self.ahead:
-                b.prefetch(b.at(address, self.ahead, "i8"))
+                b.prefetch(address, self.ahead)
             return self.isa.load(b, b_dtype, address, lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
