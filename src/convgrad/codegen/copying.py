@@ -206,11 +206,11 @@ class Copy:
         lanes = self.isa.lanes(self.compute)
 
         def tiles(i: Index, _: object) -> None:
-            rows = b.minimum(b.sub(across.extent, i), lanes)
+            i, rows = self._square(b, i, across.extent)
             b.loop(0, along.extent, lambda j, _: tile(i, j, rows), step=lanes, name="along")
 
         def tile(i: Index, j: Index, rows: Index) -> None:
-            columns = b.minimum(b.sub(along.extent, j), lanes)
+            j, columns = self._square(b, j, along.extent)
             source = self._src(b, src, b.dot([(i, across.src), (j, along.src)]))
             target = self._dst(b, dst, b.dot([(i, across.dst), (j, along.dst)]))
             full = lambda: self._full_tile(b, source, target, across, along)  # noqa: E731
@@ -224,6 +224,23 @@ class Copy:
                 b.either(whole, full, part)
 
         b.loop(0, across.extent, tiles, step=lanes, name="across")
+
+    def _square(self, b: Builder, start: Index, extent: Index) -> tuple[Index, Index]:
+        """Where the square at `start` begins on an axis, and how much of the axis it holds.
+
+        The last one begins early where the axis is long enough: some numbers twice cost less than a part of a square.
+        """
+        lanes = self.isa.lanes(self.compute)
+        known = isinstance(extent, int)
+        if known and (extent <= lanes or extent % lanes == 0):
+            return start, min(extent, lanes)
+        if self.accumulate:
+            return start, b.minimum(b.sub(extent, start), lanes)
+        early = b.minimum(start, b.sub(extent, lanes))
+        if known:
+            return early, lanes
+        start = b.select(b.compare("sge", extent, lanes), index(early), index(start))
+        return start, b.minimum(b.sub(extent, start), lanes)
 
     def _full_tile(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         lanes = self.isa.lanes(self.compute)
