@@ -158,9 +158,8 @@ def _float_to_bfloat(b: Builder, value: Value) -> Value:
     whole = bits.type
     odd = b.binary("and", b.binary("lshr", bits, constant(whole, 16)), constant(whole, 1))
     rounded = b.binary("add", bits, b.binary("add", odd, constant(whole, 0x7FFF)))
-    quiet = b.binary("or", bits, constant(whole, 0x400000))
     nan = b.emit(_like(value, "i1"), f"fcmp uno {value}, {value.text}")
-    kept = b.select(nan, quiet, rounded)
+    kept = b.select(nan, constant(whole, -1), rounded)  # all ones is NaN, too, and costs one instruction
     return b.cast("trunc", b.binary("lshr", kept, constant(whole, 16)), _like(value, "i16"))
 
 
