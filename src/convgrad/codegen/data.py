@@ -10,7 +10,7 @@ from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, Stage
-from convgrad.codegen.packing import can_spread_by_vectors, pack_weights_panel, spread_groups
+from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.data import DataPlan
@@ -55,11 +55,16 @@ def _channel_strides(plan: DataPlan) -> tuple[int, int, int, int, int]:
 def _lane_dims(plan: DataPlan, bundle: Index, block: Index, b: Builder, group_step: int, channel_step: int) -> list:
     """The lanes of a block that hold a channel, as (extent, packed step, step in a tensor)."""
     if plan.spread:
-        rest = b.sub(plan.problem.groups, b.mul(bundle, plan.lane_groups))
-        groups = plan.lane_groups if plan.writes_in_place else b.minimum(rest, plan.lane_groups)
-        return [(groups, plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
+        return [(_groups(plan, b, bundle), plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
     rest = b.sub(plan.out_channels, b.mul(block, plan.width))
     return [(plan.width if plan.writes_in_place else b.minimum(rest, plan.width), 1, channel_step)]
+
+
+def _groups(plan: DataPlan, b: Builder, bundle: Index) -> Index:
+    """Of a bundle."""
+    if plan.writes_in_place or plan.problem.groups % plan.lane_groups == 0:
+        return plan.lane_groups
+    return b.minimum(b.sub(plan.problem.groups, b.mul(bundle, plan.lane_groups)), plan.lane_groups)
 
 
 def _first_group(plan: DataPlan, b: Builder, bundle: Index) -> Index:
@@ -263,15 +268,13 @@ class DataStages:
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Numbers of the input, `dims` being their places, of all lanes or of so many input channels."""
         plan, group_step, channel_stride = self.plan, *self.in_strides[1:3]
-        lanes = _lane_dims(plan, self.bundle, 0, b, group_step, 0) if plan.spread else []
-        if plan.spread and can_spread_by_vectors(copy, plan.in_channels, plan.out_channels, channel_stride, group_step):
-            spread_groups(
-                b, copy, tensor, packed, dims, groups=lanes[0][0], channels=plan.in_channels,
-                lanes_per_group=plan.out_channels, width=plan.width,
-            )  # fmt: skip
-            return
         dims = [*dims, Dim(channels, channel_stride, plan.slab_strides[1])]
-        dims += [Dim(n, src, dst) for n, dst, src in lanes]
+        if plan.spread:
+            groups = _groups(plan, b, self.bundle)
+            if group_step == plan.in_channels * channel_stride:
+                dims[-1] = Dim(b.mul(groups, plan.in_channels), channel_stride, 1)
+            else:
+                dims.append(Dim(groups, group_step, plan.in_channels))
         if plan.planes == 1:
             copy.emit(b, tensor, packed, dims)
         else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
-from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.microkernels.contract import Groups, Reduction, Tile
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.blocks import NEAR_BYTES
 from convgrad.plan.data import DataPlan
@@ -66,10 +66,11 @@ class Sweep:
             rows, c_rows = inputs, results
             columns = c_columns = range(0, plan.width, plan.lanes)
         slab, out = self._dtypes()
+        groups = Groups(plan.in_channels, plan.out_channels) if plan.spread else None
         of_slab = {"b_dtype": slab} if plan.pixels else {"a_dtype": slab}
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
-            c_columns=tuple(c_columns), a_vector=plan.spread, c_dtype=out, ahead=_ahead(plan), **of_slab,
+            c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan), **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -236,7 +237,6 @@ class Sweep:
     def _emit_tile(self, spot: Spot) -> None:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
-        channel = self._reduction(0, self.channels, plan.slab_strides[1], plan.width)
         slab, out = (STORAGE[dtype] for dtype in self._dtypes())
         operands = [b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)]
         taps = spot.unrolled
@@ -244,7 +244,10 @@ class Sweep:
             operands.reverse()
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
-        tile.emit(b, *operands, target, [*spot.sums, channel], self._start(tile) if self.fresh else None, taps)
+        sums = list(spot.sums)
+        if not plan.spread:
+            sums.append(self._reduction(0, self.channels, plan.slab_strides[1], plan.width))
+        tile.emit(b, *operands, target, sums, self._start(tile) if self.fresh else None, taps)
 
     def _start(self, tile: Tile) -> list[Value]:
         if self.bias is None:

@@ -81,7 +81,7 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
     rows = prod(plan.slab_extent[:-1]) * (1 if plan.pixel_major else plan.i_block)
-    packing = touched * plan.i_block * plan.slab_numbers * TURN + zeros + ROW * rows
+    packing = touched * plan.slab_numbers * TURN + zeros + ROW * rows
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES)

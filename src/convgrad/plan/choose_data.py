@@ -21,6 +21,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 FEW_CHANNELS = 4
 MOST_UNROLLED = 320  # multiply-adds written out
+MOST_SHUFFLED = 1000  # where taps written out share what is put together in registers
 
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
@@ -96,12 +97,15 @@ def _writes_in_place(plan: DataPlan) -> bool:
 
 def _unrolled_axes(plan: DataPlan) -> int:
     """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
-    if plan.in_channels > FEW_CHANNELS or not (plan.spread or plan.pixels):
+    if not plan.spread and (plan.in_channels > FEW_CHANNELS or not plan.pixels):
         return 0
     count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
+    if plan.spread:
+        products *= plan.in_channels
     for axis in reversed(plan.axes[1:]):
         products *= sum(phase.taps for phase in axis.phases)
-        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
+        most = MOST_SHUFFLED if plan.spread and plan.in_channels > 1 and count == 0 else MOST_UNROLLED
+        if products > most or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
             break
         count += 1
     return count
@@ -158,13 +162,11 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
         inner = axes[-1]
         shape = best_spread_tile(
-            counts, groups * channels_out, depth, max(1, inner.taps), inner.in_step, lanes, machine.registers
-        )
-        side_by_side = in_strides[1] == channels_in and lanes % channels_out == 0
-        spread = (MOVE if side_by_side or channels_in == 1 else SCALAR) * channels_out
-        cost = elements_in * (spread if pixel_major else max(spread, TURN))
-        cost += elements_out * (TURN if out_channels_first else MOVE)
+            counts, groups, (channels_in, channels_out), depth, max(1, inner.taps), inner.in_step, lanes,
+            machine.registers,
+        )  # fmt: skip
+        cost = elements_in * (MOVE if pixel_major else TURN) + elements_out * (TURN if out_channels_first else MOVE)
         yield (
             phases * shape.cycles + cost,
-            planned(shape, spread=True, pixel_major=True, lane_groups=shape.width // channels_out),
+            planned(shape, spread=True, pixel_major=True, lane_groups=shape.width // lanes * (lanes // channels_out)),
         )

@@ -18,7 +18,7 @@ class DataPlan:
     One task computes `block` outputs per axis and phase, for `blocks_per_task` blocks of `width` output channels.
     Vectors run along one of three things:
     * output channels of one group; outputs are the rows of the register tile;
-    * output channels of several groups (`spread`), where every lane meets the input channel of its own group;
+    * output channels of several groups (`spread`), where every lane meets the input channels of its own group;
     * outputs of the innermost axis (`pixels`); output channels are the rows.
     Sizes count numbers of the arithmetic type.
     """
@@ -152,8 +152,8 @@ class DataPlan:
 
     @property
     def slab_numbers(self) -> int:
-        """Numbers per position and input channel."""
-        return self.width if self.spread else 1
+        """Numbers per position: the input channels that are packed at a time, of all groups of a bundle."""
+        return self.lane_groups * self.i_block
 
     @property
     def slab_strides(self) -> tuple[Ints, int]:
@@ -161,9 +161,8 @@ class DataPlan:
         if self.reads_in_place:
             strides = self.problem.x_strides if self.solves_y else self.problem.y_strides
             return (strides[0], *strides[3:]), strides[2]
-        channels = self.i_block * self.slab_numbers
         if self.pixel_major:
-            return row_major(self.slab_extent, channels), self.slab_numbers
+            return row_major(self.slab_extent, self.slab_numbers), 1
         *outer, _ = self.slab_extent
         strides = row_major((*outer, self.planes * self.plane_pitch), 1)
         plane = strides[0] * (self.slab_extent[0] if outer else self.plane_pitch)
@@ -173,10 +172,10 @@ class DataPlan:
     def slab_size(self) -> int:
         """All of it; read in place, what a task reads."""
         if self.reads_in_place:
-            return prod(self.slab_extent) * self.i_block * self.slab_numbers
+            return prod(self.slab_extent) * self.slab_numbers
         strides, channel = self.slab_strides
-        if self.pixel_major:
-            return strides[0] * self.slab_extent[0]
+        if self.pixel_major:  # the last groups may be read by whole vectors
+            return strides[0] * self.slab_extent[0] + (self.lanes if self.spread else 0)
         return channel * self.i_block
 
     @property
@@ -222,7 +221,9 @@ class DataPlan:
         """Assert what the emitter relies on."""
         assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
         assert self.spread or self.lane_groups == 1
-        assert not self.spread or (self.lane_groups * self.out_channels <= self.width and self.pixel_major)
+        assert not self.spread or self.pixel_major
+        assert not self.spread or self.lane_groups == self.width // self.lanes * (self.lanes // self.out_channels)
+        assert not self.spread or self.width == self.lanes or self.lanes % self.out_channels == 0
         assert not self.pixels or not (self.spread or self.pixel_major)
         assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
         assert not self.writes_in_place or self.i_blocks == 1

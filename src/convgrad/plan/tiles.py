@@ -72,22 +72,30 @@ def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: 
 
 
 def best_spread_tile(
-    counts: Ints, channels: int, depth: float, taps: int, stride: int, lanes: int, registers: int
-) -> TileShape:
-    """The cheapest tile with vectors across groups; neighbours share inputs among `taps` taps in registers."""
+    counts: Ints, groups: int, channels: tuple[int, int], depth: float, taps: int, stride: int, lanes: int,
+    registers: int,
+) -> TileShape:  # fmt: skip
+    """The cheapest tile with vectors across groups of so many input and output channels.
+
+    Neighbours share inputs among `taps` taps in registers; lanes pick theirs by a shuffle, on a port of multiply-adds.
+    """
+    given, solved = channels
     best: TileShape | None = None
     *outer, inner = counts
+    per_vector = lanes // solved
+    parts = -(-per_vector * given // lanes)  # vectors that hold the inputs of one
+    shuffles = 0 if given == solved == 1 else parts
     for vectors in range(1, 5):
-        if vectors > 1 and (vectors - 1) * lanes >= channels:
+        if vectors > 1 and ((vectors - 1) * per_vector >= groups or lanes % solved):
             break
-        blocks = -(-channels // (vectors * lanes))
+        blocks = -(-groups // (vectors * per_vector))
         kept = taps if registers > taps * vectors + 4 * vectors else 1
-        most = most_rows(registers, vectors, kept)
-        for rows in cuts(inner, most):
-            reads = (rows - 1) * stride + taps if kept > 1 else rows * taps
-            loads = (reads + taps) * vectors / taps
+        for rows in cuts(inner, most_rows(registers - (2 if shuffles else 0), vectors, kept)):
+            reads = ((rows - 1) * stride + taps if kept > 1 else rows * taps) / taps * vectors
+            loads = reads * parts + vectors
             tile = (*[1] * len(outer), rows)
-            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, 0, loads, depth)
+            step = _tile_cycles(rows * vectors, 0, loads, depth, shuffles=reads * shuffles)
+            cycles = _tiles(counts, tile) * blocks * step
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
@@ -120,9 +128,11 @@ def _tiles(counts: Ints, tile: Ints) -> int:
     return prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
 
 
-def _tile_cycles(products: int, broadcasts: int, loads: float, depth: float, fetch: float = 0.0) -> float:
+def _tile_cycles(
+    products: int, broadcasts: int, loads: float, depth: float, fetch: float = 0.0, shuffles: float = 0.0
+) -> float:
     """Of one register tile: the slowest of multiply-adds, loads and the latency of a chain of sums."""
-    step = max(products / FMA_PER_CYCLE, _load_cycles(broadcasts, loads), LATENCY) + fetch
+    step = max((products + shuffles) / FMA_PER_CYCLE, _load_cycles(broadcasts, loads), LATENCY) + fetch
     return depth * step + TILE_OVERHEAD + products
 
 

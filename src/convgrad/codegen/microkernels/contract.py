@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
 
@@ -26,6 +27,23 @@ class Reduction:
     b_step: int | Value
 
 
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A vector of C holds whole groups: so many lanes of each, which meet so many numbers of A one after the other."""
+
+    numbers: int
+    lanes: int
+
+    def per_vector(self, lanes: int) -> int:
+        """Numbers of A that belong to a vector."""
+        return lanes // self.lanes * self.numbers
+
+    def sources(self, lanes: int, number: int) -> list[int]:
+        """Where among them each lane finds a number of its group; lanes that are left over follow the last group."""
+        last = lanes // self.lanes - 1
+        return [min(lane // self.lanes, last) * self.numbers + number for lane in range(lanes)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
     """C[r, v] += Σ A[rows[r] + Σ i·a_step + a] · B[columns[v] + Σ i·b_step + b]
@@ -36,7 +54,8 @@ class Tile:
 
     C        a register tile of rows × columns vectors; in memory C[r, v] is the vector at c_rows[r] + c_columns[v]
     A        numbers broadcast to all lanes (`a_vector` false), or vectors (`a_vector`), one per
-             column: A[r, v] at rows[r] + v · lanes
+             column: A[r, v] at rows[r] + v · lanes. With `groups`, a sum over the numbers of a group besides: vectors
+             are put together in registers, lane by lane from its group, and B moves on by a row of C per number.
     B        vectors, any alignment
     Every offset is known at compile time and becomes part of the instruction. A reduction without trips leaves C as
     it was. rows · columns + columns + 1 registers.
@@ -49,6 +68,7 @@ class Tile:
     c_rows: tuple[int, ...]
     c_columns: tuple[int, ...]
     a_vector: bool = False
+    groups: Groups | None = None
     a_dtype: str = ""  # of storage, where an operand is read or written as it lies in the caller's memory
     b_dtype: str = ""
     c_dtype: str = ""
@@ -109,14 +129,33 @@ class Tile:
         return b.loop(middle, axis.stop, lambda i, now: body(i, now, taps), carried=tile, name="rest")
 
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]]) -> Sums:
-        lanes = self.isa.lanes(self.compute)
-        a_dtype, b_dtype = self.a_dtype or self.compute, self.b_dtype or self.compute
+        if self.groups is None:
+            return self._add_products(b, a, x, tile, taps, 0)
+        step = len(self.columns) * self.isa.lanes(self.compute)
+        for number in range(self.groups.numbers):
+            tile = self._add_products(b, a, self._at_b(b, x, number * step), tile, taps, number)
+        return tile
+
+    def _of_a(self, b: Builder, a: Value, offset: int, number: int) -> Value:
+        """What the lanes of a column meet."""
+        lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
+        address = self._at_a(b, a, offset)
+        if not self.a_vector:
+            return self.isa.splat(b, self.isa.load(b, dtype, address), lanes)
+        if self.groups is None:
+            return self.isa.load(b, dtype, address, lanes)
+        wanted = self.groups.sources(lanes, number)
+        starts = range(0, self.groups.per_vector(lanes), lanes)
+        return pick(b, [self.isa.load(b, dtype, self._at_a(b, address, start), lanes) for start in starts], wanted)
+
+    def _add_products(
+        self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]], number: int
+    ) -> Sums:
+        """The products of all taps, with one number of every group."""
+        lanes, b_dtype = self.isa.lanes(self.compute), self.b_dtype or self.compute
 
         def of_a(offset: int) -> Value:
-            address = self._at_a(b, a, offset)
-            if self.a_vector:
-                return self.isa.load(b, a_dtype, address, lanes)
-            return self.isa.splat(b, self.isa.load(b, a_dtype, address), lanes)
+            return self._of_a(b, a, offset, number)
 
         def of_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
@@ -147,8 +186,9 @@ class Tile:
 
     def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
         lanes = self.isa.lanes(self.compute)
+        a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self.a_vector else 0
         return [
-            (row + a_tap + (v * lanes if self.a_vector else 0), column + b_tap, r, v)
+            (row + a_tap + v * a_column, column + b_tap, r, v)
             for a_tap, b_tap in taps
             for r, row in enumerate(self.rows)
             for v, column in enumerate(self.columns)
