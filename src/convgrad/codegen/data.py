@@ -52,33 +52,31 @@ def _channel_strides(plan: DataPlan) -> tuple[int, int, int, int, int]:
     return group, c, k, p.x_strides[2], p.y_strides[2]
 
 
-def _lane_dims(plan: DataPlan, bundle: Index, block: Index, b: Builder, group_step: int, channel_step: int) -> list:
+def _lane_dims(plan: DataPlan, block: Index, b: Builder, group_step: int, channel_step: int) -> list:
     """The lanes of a block that hold a channel, as (extent, packed step, step in a tensor)."""
     if plan.spread:
-        return [(_groups(plan, b, bundle), plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
+        rest = b.sub(plan.problem.groups, b.mul(block, plan.lane_groups))
+        whole = plan.writes_in_place or plan.problem.groups % plan.lane_groups == 0
+        groups = plan.lane_groups if whole else b.minimum(rest, plan.lane_groups)
+        return [(groups, plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
     rest = b.sub(plan.out_channels, b.mul(block, plan.width))
     return [(plan.width if plan.writes_in_place else b.minimum(rest, plan.width), 1, channel_step)]
 
 
-def _groups(plan: DataPlan, b: Builder, bundle: Index) -> Index:
-    """Of a bundle."""
-    if plan.writes_in_place or plan.problem.groups % plan.lane_groups == 0:
-        return plan.lane_groups
-    return b.minimum(b.sub(plan.problem.groups, b.mul(bundle, plan.lane_groups)), plan.lane_groups)
+def _first_group(plan: DataPlan, b: Builder, group: Index, block: Index) -> Index:
+    """Of a block of lanes. Written in place, the last block begins early and repeats some groups."""
+    if not plan.spread:
+        return group
+    first = b.mul(block, plan.lane_groups)
+    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.writes_in_place else first
 
 
-def _first_group(plan: DataPlan, b: Builder, bundle: Index) -> Index:
-    """Of a bundle. Written in place, the last bundle begins early and repeats some groups."""
-    first = b.mul(bundle, plan.lane_groups)
-    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.writes_in_place and plan.spread else first
-
-
-def _lane_origin(plan: DataPlan, b: Builder, bundle: Index, block: Index, group_step: int, channel_step: int) -> Index:
+def _lane_origin(plan: DataPlan, b: Builder, group: Index, block: Index, group_step: int, channel_step: int) -> Index:
     """Where the first lane of a block lies in a tensor."""
-    first = b.mul(block, plan.width)
+    first = b.mul(block, 0 if plan.spread else plan.width)
     if plan.writes_in_place and not plan.spread:
         first = b.minimum(first, plan.out_channels - plan.width)
-    return b.dot([(_first_group(plan, b, bundle), group_step), (first, channel_step)])
+    return b.dot([(_first_group(plan, b, group, block), group_step), (first, channel_step)])
 
 
 def _whole_lanes(plan: DataPlan) -> bool:
@@ -90,18 +88,18 @@ def _whole_lanes(plan: DataPlan) -> bool:
     return plan.out_channels % plan.width == 0
 
 
-def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> None:
+def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> None:
     isa, p = ISAS[plan.isa], plan.problem
-    target = _bias_at(plan, b, at, bundle, block)
+    target = _bias_at(plan, b, at, group, block)
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-    source = b.at(at.bias, _lane_origin(plan, b, bundle, block, *steps), STORAGE[p.dtype])
-    copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, bundle, block, b, *steps)])
+    source = b.at(at.bias, _lane_origin(plan, b, group, block, *steps), STORAGE[p.dtype])
+    copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, block, b, *steps)])
 
 
-def _bias_at(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> Value:
-    which = b.add(b.mul(bundle, plan.lane_blocks), block)
+def _bias_at(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> Value:
+    which = b.add(b.mul(group, plan.lane_blocks), block)
     packed = b.at(at.shared, round64(plan.packed_bytes * plan.weights_size), "i8")
     return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
 
@@ -143,19 +141,19 @@ class DataStages:
     def pack(self, b: Builder, at: Places, task: Value) -> None:
         """One panel of weights, and with the first panel of a lane block its bias."""
         plan, p = self.plan, self.plan.problem
-        bundle, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
+        group, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
         group_step, out_step, in_step, _, _ = _channel_strides(plan)
-        origin = _lane_origin(plan, b, bundle, block, group_step, out_step)
+        origin = _lane_origin(plan, b, group, block, group_step, out_step)
         source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         self.pack_panel(
             b, at, task, source, b.at(at.shared, b.mul(task, plan.panel), self.packed_kind),
-            lanes=_lane_dims(plan, bundle, block, b, group_step, out_step),
+            lanes=_lane_dims(plan, block, b, group_step, out_step),
             channels=(channels, plan.i_block, in_step),
         )  # fmt: skip
         if p.bias:
             with b.when(b.compare("eq", i_block, 0)):
-                _pack_bias(plan, b, at, bundle, block)
+                _pack_bias(plan, b, at, group, block)
 
     @property
     def packed_kind(self) -> str:
@@ -177,12 +175,13 @@ class DataStages:
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task of the second stage."""
         plan = self.plan
-        *blocks, self.bundle, share = b.split(task, plan.grid)
+        *blocks, self.group, share = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
         results = b.at(at.scratch, self.slab_bytes, "i8")
         first = b.mul(share, plan.blocks_per_task)
         last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
+        self.slab_group = _first_group(plan, b, self.group, first)
         if plan.writes_in_place:
             if not plan.reads_in_place:
                 self._pack_slab(b, at, slab, 0)
@@ -216,11 +215,11 @@ class DataStages:
     def _in_place(self, b: Builder, at: Places, block: Index) -> None:
         """One block of lanes, straight to the output."""
         plan = self.plan
-        solved = _lane_origin(plan, b, self.bundle, block, *self.out_strides[1:3])
+        solved = _lane_origin(plan, b, self.group, block, *self.out_strides[1:3])
         p = plan.problem
         source, target = at.scratch, b.at(at.of(self.output), solved, STORAGE[p.out_dtype])
         if plan.reads_in_place:
-            given = b.mul(_first_group(plan, b, self.bundle), self.in_strides[1])
+            given = b.mul(_first_group(plan, b, self.group, block), self.in_strides[1])
             source = b.at(at.of(self.input), given, STORAGE[p.dtype])
         self._sweep(b, at, source, target, block, 0, fresh=True)
 
@@ -247,7 +246,7 @@ class DataStages:
             target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
             ranges.append(Range(low, high, extent if plan.padded(n) else None, slab_stride))
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
-        source = b.add(source, b.mul(_first_group(plan, b, self.bundle), group_step))
+        source = b.add(source, b.mul(self.slab_group, group_step))
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         self.clear_slab(b, slab, ranges, channels)
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
@@ -270,7 +269,9 @@ class DataStages:
         plan, group_step, channel_stride = self.plan, *self.in_strides[1:3]
         dims = [*dims, Dim(channels, channel_stride, plan.slab_strides[1])]
         if plan.spread:
-            groups = _groups(plan, b, self.bundle)
+            groups: Index = plan.slab_groups
+            if plan.problem.groups % groups:
+                groups = b.minimum(b.sub(plan.problem.groups, self.slab_group), groups)
             if group_step == plan.in_channels * channel_stride:
                 dims[-1] = Dim(b.mul(groups, plan.in_channels), channel_stride, 1)
             else:
@@ -286,9 +287,12 @@ class DataStages:
     ) -> None:
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
         plan = self.plan
-        which = b.add(b.mul(b.add(b.mul(self.bundle, plan.lane_blocks), block), plan.i_blocks), i_block)
+        which = b.add(b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.i_blocks), i_block)
         weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
-        bias = _bias_at(plan, b, at, self.bundle, block) if plan.problem.bias else None
+        bias = _bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
+        if plan.spread and not plan.reads_in_place:
+            before = b.sub(_first_group(plan, b, self.group, block), self.slab_group)
+            slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh).run()
 
@@ -305,8 +309,8 @@ class DataStages:
             dims.append(Dim(b.minimum(b.sub(axis.out_extent, origin), extent), step, stride))
             target = b.add(target, b.mul(origin, stride))
         steps = self.out_strides[1], self.out_strides[2]
-        target = b.add(target, _lane_origin(plan, b, self.bundle, block, *steps))
-        dims += [Dim(n, src * channel_step, dst) for n, src, dst in _lane_dims(plan, self.bundle, block, b, *steps)]
+        target = b.add(target, _lane_origin(plan, b, self.group, block, *steps))
+        dims += [Dim(n, src * channel_step, dst) for n, src, dst in _lane_dims(plan, block, b, *steps)]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )

@@ -64,6 +64,16 @@ class Module:
         self._globals.append(f"{name} = private unnamed_addr constant [{len(values)} x i64] [{body}], align 64")
         return Value("ptr", name)
 
+    def opaque(self, type_: str, value: str) -> Value:
+        """Where a constant lies that LLVM must not reason about; equal ones are one."""
+        text = f"private unnamed_addr externally_initialized constant {type_} {value}, align 64"
+        for line in self._globals:
+            if line.endswith(text):
+                return Value("ptr", line.split(" = ", 1)[0])
+        name = f"@opaque{len(self._globals)}"
+        self._globals.append(f"{name} = {text}")
+        return Value("ptr", name)
+
     def bytes(self, values: bytes) -> Value:
         """A constant block of bytes, on cache lines of its own; equal blocks are one."""
         body = ", ".join(f"i8 {value}" for value in values)
@@ -94,7 +104,7 @@ class Builder:
         self.arguments = [Value(type_.split()[0], f"%{arg}") for type_, arg in arguments]
         listed = ", ".join(f"{type_} %{arg}" for type_, arg in arguments)
         linkage = "" if exported else "internal "
-        self._lines = [f"define {linkage}void @{name}({listed}) nounwind {{", "entry:"]
+        self._lines = [f"define {linkage}void @{name}({listed}) nounwind \"stackrealign\" {{", "entry:"]
 
     def finish(self) -> None:
         """Return, and hand the function to the module."""

@@ -25,9 +25,12 @@ RESULT_BYTES = 512 * 1024
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 FAR_BYTES = 16.0  # per cycle, from beyond L2
+WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # of a slab that is read as often as it is multiplied: from L1
 FEW_ROWS = 2
+FEW_TILES = 8
 ROW = 10.0  # cycles for a row more to copy
+RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 CLAIM = 50.0  # cycles for a task more
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
@@ -44,8 +47,19 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * least:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
-    candidates = (_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares)
+    candidates = [_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares]
+    if plan.spread and not plan.reads_in_place:
+        candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
     return min(candidates, key=lambda candidate: _cost(candidate, cycles))
+
+
+def _halved(plan: Plan) -> Iterator[Plan]:
+    """With fewer and fewer groups per task."""
+    while True:
+        yield plan
+        if plan.blocks_per_task == 1:
+            return
+        plan = replace(plan, blocks_per_task=even_share(plan.lane_blocks, -(-plan.blocks_per_task // 2)))
 
 
 def _shared(plan: Plan) -> Plan:
@@ -60,6 +74,8 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
     whole = [-(-count // tile) * tile for count, tile in zip(counts, plan.tile, strict=True)]
     inner = min(2, len(counts))
     sizes = [_sizes(plan.tile[n], whole[n]) for n in range(len(counts))]
+    if plan.reads_in_place:  # borders are outputs of their own, and the last tile of a block repeats some
+        sizes[-1] = [size for size in sizes[-1] if size >= FEW_TILES * plan.tile[-1] or size == whole[-1]]
     for chosen in product(*sizes[-inner:]):
         yield (*plan.tile[:-inner], *chosen)
     for n in reversed(range(len(counts) - inner)):
@@ -82,16 +98,27 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
     rows = prod(plan.slab_extent[:-1]) * (1 if plan.pixel_major else plan.i_block)
     packing = touched * plan.slab_numbers * TURN + zeros + ROW * rows
+    scattered = 0.0
+    if plan.spread:
+        packing += RUN * touched
+        scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES)
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
-        overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES)
+        overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
         return cycles * (OVERFLOW * overflow + alone) + CLAIM * tasks
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
     weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     room = NEAR_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     results_bytes = SIZES[plan.compute] * plan.result_size
-    overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES)
+    overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered
     return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
+
+
+def _written_bytes(plan: DataPlan) -> int:
+    """Of the output that lies between what a task writes, were channels innermost: a few of them at a time."""
+    p = plan.problem
+    strides = p.y_strides if plan.solves_y else p.x_strides
+    return SIZES[p.out_dtype] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
 
 
 def _overflow(size: int, room: int) -> float:

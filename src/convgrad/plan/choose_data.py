@@ -18,6 +18,8 @@ from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
+LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
+MEMORY_BYTES = 4.5  # per cycle, from there
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 FEW_CHANNELS = 4
 MOST_UNROLLED = 320  # multiply-adds written out
@@ -37,22 +39,37 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, MatrixDataPlan):
             spare, other = by_vectors[0]
-            plan = finished_matrix_data(plan, cycles, _finished(other, spare))
+            plan = finished_matrix_data(plan, cycles, _finished(other, spare, machine))
             yield replace(plan, writes_in_place=problem.out_dtype == "f32" and _writes_in_place(plan))
         else:
-            yield _finished(plan, cycles)
+            yield _finished(plan, cycles, machine)
 
 
-def _finished(plan: DataPlan, cycles: float) -> DataPlan:
+def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
     plan = replace(plan, blocks_per_task=plan.lane_blocks)
     if _reads_in_place(plan):
+        plan = _widened(plan, cycles, machine)
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
     plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
     return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
+
+
+def _widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
+    """With many channels side by side in a tile, where memory far away decides: it likes long runs."""
+    p = plan.problem
+    moved = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    if not plan.spread or moved < LARGE or moved < 2 * cycles * MEMORY_BYTES:
+        return plan
+    needed = -(-p.groups // plan.lanes)
+    vectors = min(range(min(8, needed), 0, -1), key=lambda many: -(-needed // many) * many)
+    width, rows = vectors * plan.lanes, (machine.registers - vectors - 2) // vectors
+    if width <= plan.width or p.groups < width:
+        return plan
+    return replace(plan, width=width, lane_groups=width, tile=(*plan.tile[:-1], rows))
 
 
 def _reads_in_place(plan: DataPlan) -> bool:

@@ -31,7 +31,7 @@ class DataPlan:
     block: Ints  # outputs j per axis of one task, a multiple of tile
     tile: Ints  # outputs j per axis of one register tile
     width: int  # output channels of one block, those that only fill it up included
-    lane_groups: int  # groups that share a block
+    lane_groups: int  # groups that share a block of lanes
     spread: bool  # vectors run across groups
     pixels: bool  # vectors run along the innermost axis
     i_block: int  # input channels packed at a time
@@ -63,13 +63,15 @@ class DataPlan:
 
     @property
     def group_blocks(self) -> int:
-        """Bundles of `lane_groups` groups."""
-        return -(-self.problem.groups // self.lane_groups)
+        """Groups that tasks take one by one."""
+        return 1 if self.spread else self.problem.groups
 
     @property
     def lane_blocks(self) -> int:
-        """Blocks of lanes of one bundle of groups."""
-        return 1 if self.spread else -(-self.out_channels // self.width)
+        """Blocks of lanes of a group; of all groups, where vectors run across them."""
+        if self.spread:
+            return -(-self.problem.groups // self.lane_groups)
+        return -(-self.out_channels // self.width)
 
     @property
     def i_blocks(self) -> int:
@@ -100,7 +102,7 @@ class DataPlan:
 
     @property
     def weights_size(self) -> int:
-        """All packed weights, order (bundle, lane block, i block, panel)."""
+        """All packed weights, order (group, lane block, i block, panel)."""
         return self.group_blocks * self.lane_blocks * self.i_blocks * self.panel
 
     @property
@@ -152,8 +154,13 @@ class DataPlan:
 
     @property
     def slab_numbers(self) -> int:
-        """Numbers per position: the input channels that are packed at a time, of all groups of a bundle."""
-        return self.lane_groups * self.i_block
+        """Numbers per position: the input channels that are packed at a time, of all groups of a task."""
+        return self.slab_groups * self.i_block
+
+    @property
+    def slab_groups(self) -> int:
+        """Groups of a task."""
+        return min(self.lane_groups * self.blocks_per_task, self.problem.groups) if self.spread else 1
 
     @property
     def slab_strides(self) -> tuple[Ints, int]:
@@ -213,7 +220,7 @@ class DataPlan:
 
     @property
     def grid(self) -> Ints:
-        """Tasks: blocks per axis, bundles of groups, shares of the lane blocks."""
+        """Tasks: blocks per axis, groups, shares of the lane blocks."""
         per_axis = (-(-axis.count // block) for axis, block in zip(self.axes, self.block, strict=True))
         return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
 

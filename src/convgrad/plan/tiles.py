@@ -90,7 +90,10 @@ def best_spread_tile(
             break
         blocks = -(-groups // (vectors * per_vector))
         kept = taps if registers > taps * vectors + 4 * vectors else 1
-        for rows in cuts(inner, most_rows(registers - (2 if shuffles else 0), vectors, kept)):
+        most = most_rows(registers, vectors, kept)
+        if shuffles:  # what is read stays in registers as well, from one channel of a group to the next
+            most = min(most, max(4, (registers - vectors * (3 + kept - stride)) // (vectors * (1 + stride))))
+        for rows in cuts(inner, most):
             reads = ((rows - 1) * stride + taps if kept > 1 else rows * taps) / taps * vectors
             loads = reads * parts + vectors
             tile = (*[1] * len(outer), rows)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from convgrad.codegen.ir import Builder, Value, constant, vector_of
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
+PART = 4  # f32 numbers of the parts of a vector that most shuffles stay inside
 ARITHMETIC = {"f32": "float", "f64": "double"}
 BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
 
@@ -25,6 +26,7 @@ class Isa:
     fma: bool  # else a product is rounded before it is added
     half: bool  # converts f16 in hardware
     masks: bool  # masked loads and stores are single instructions
+    permute: str = ""  # the intrinsic that picks any lanes of one vector at once, without its type
 
     def lanes(self, compute: str) -> int:
         """Numbers of an arithmetic type in one vector."""
@@ -104,6 +106,21 @@ class Isa:
         return value
 
     # --- rearrangement
+
+    def pick(self, b: Builder, x: Value, wanted: list[int]) -> Value:
+        """The vector whose lane l is lane wanted[l] of x; a single instruction where there is one.
+
+        LLVM makes two of a shuffle that repeats itself across halves of a vector, expecting to share one of them; so
+        it is not told which lanes are wanted.
+        """
+        inside = all(lane // PART == place // PART for place, lane in enumerate(wanted))
+        if not self.permute or inside or len(set(wanted)) == 1:
+            return shuffle(b, x, x, wanted)
+        kind, numbers = ("sf", "i32") if x.type.endswith("float>") else ("df", "i64")
+        type_ = vector_of(len(wanted), numbers)
+        places = b.module.opaque(type_, "<" + ", ".join(f"{numbers} {lane}" for lane in wanted) + ">")
+        places = b.load(type_, places, 64)
+        return b.call(x.type, f"{self.permute}.{kind}.512", x, places)
 
     def transpose(self, b: Builder, rows: list[Value]) -> list[Value]:
         """Row i, lane j becomes row j, lane i; as many rows as lanes, a power of two.

@@ -146,7 +146,10 @@ class Tile:
             return self.isa.load(b, dtype, address, lanes)
         wanted = self.groups.sources(lanes, number)
         starts = range(0, self.groups.per_vector(lanes), lanes)
-        return pick(b, [self.isa.load(b, dtype, self._at_a(b, address, start), lanes) for start in starts], wanted)
+        parts = [self.isa.load(b, dtype, self._at_a(b, address, start), lanes) for start in starts]
+        if wanted == list(range(lanes)):
+            return parts[0]
+        return self.isa.pick(b, parts[0], wanted) if len(parts) == 1 else pick(b, parts, wanted)
 
     def _add_products(
         self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]], number: int
