@@ -87,7 +87,7 @@ def _whole_lanes(plan: DataPlan) -> bool:
 
 def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> None:
     isa, p = ISAS[plan.isa], plan.problem
-    target = _bias_at(plan, b, at, bundle, block)
+    target = bias_at(plan, b, at, bundle, block)
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
@@ -95,7 +95,8 @@ def _pack_bias(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Ind
     copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, bundle, block, b, *steps)])
 
 
-def _bias_at(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> Value:
+def bias_at(plan: DataPlan, b: Builder, at: Places, bundle: Index, block: Index) -> Value:
+    """The packed bias of a block of lanes."""
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
     packed = b.at(at.shared, round64(plan.packed_bytes * plan.weights_size), "i8")
     return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
@@ -143,11 +144,19 @@ class DataStages:
         origin = _lane_origin(plan, b, bundle, block, group_step, out_step)
         source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        self.pack_panel(
-            b, at, task, source, b.at(at.shared, b.mul(task, plan.panel), self.packed_kind),
-            lanes=_lane_dims(plan, bundle, block, b, group_step, out_step),
-            channels=(channels, plan.i_block, in_step),
-        )  # fmt: skip
+        target = b.at(at.shared, b.mul(task, plan.panel), self.packed_kind)
+        lanes = _lane_dims(plan, bundle, block, b, group_step, out_step)
+        if plan.runs == 1:
+            self.pack_panel(b, at, task, source, target, lanes=lanes, channels=(channels, plan.i_block, in_step))
+        else:
+            unit, panel = plan.channel_unit, plan.panel // plan.runs
+
+            def run(n: Index, _: object) -> None:
+                origin = b.at(source, b.mul(n, unit * in_step), STORAGE[p.dtype])
+                there = b.at(target, b.mul(n, panel), self.packed_kind)
+                self.pack_panel(b, at, task, origin, there, lanes=lanes, channels=(unit, unit, in_step))
+
+            b.loop(0, b.floor_div(channels, unit), run, name="run")
         if p.bias:
             with b.when(b.compare("eq", i_block, 0)):
                 _pack_bias(plan, b, at, bundle, block)
@@ -285,7 +294,7 @@ class DataStages:
         plan = self.plan
         which = b.add(b.mul(b.add(b.mul(self.bundle, plan.lane_blocks), block), plan.i_blocks), i_block)
         weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
-        bias = _bias_at(plan, b, at, self.bundle, block) if plan.problem.bias else None
+        bias = bias_at(plan, b, at, self.bundle, block) if plan.problem.bias else None
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh).run()
 

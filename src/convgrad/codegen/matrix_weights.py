@@ -17,19 +17,21 @@ from convgrad.codegen.splitting import Pieces, Watch
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.weights import SumsStage, emit_weights
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, limits_of
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.weights import WindowAxis
 
 
 def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
-    """Sums, then weights, and, if the data turned out to be beyond the pieces, both again on vectors."""
+    """Sums, which are made again on vectors if the data turned out to be beyond the pieces; then weights of either."""
     module = Module()
     sums = MatrixSums(plan)
-    stages, shared, scratch = emit_weights(module, sums)
+    good = sums.verdict.good if sums.verdict else None
+    stages, shared, scratch = emit_weights(module, sums, finish_if=good)
     if plan.fallback is not None:
-        again, shared, other = emit_weights(module, SumsStage(plan.fallback), "again.", shared, sums.verdict.condition)
-        stages, scratch = (*stages, *again), max(scratch, other)
+        spare = SumsStage(plan.fallback)
+        again, shared, other = emit_weights(module, spare, "again.", shared, sums.verdict.bad)
+        stages, scratch = (stages[0], again[0], stages[1], again[1]), max(scratch, other)
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
@@ -41,7 +43,9 @@ class MatrixSums(SumsStage):
     def __init__(self, plan: MatrixWeightsPlan):
         super().__init__(plan)
         tasks = prod(plan.grid)
-        self.verdict = Verdict(super().shared_bytes, tasks, tasks) if plan.watch else None
+        self.verdict = (
+            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, tasks, tasks) if plan.watch else None
+        )
         self.watches: tuple[Watch, Watch] | None = None  # of x and y
 
     @property
