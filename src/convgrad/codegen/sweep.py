@@ -236,7 +236,6 @@ class Sweep:
     def _emit_tile(self, spot: Spot) -> None:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
-        channel = self._reduction(0, self.channels, plan.slab_strides[1], plan.width)
         slab, out = (STORAGE[dtype] for dtype in self._dtypes())
         operands = [b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)]
         taps = spot.unrolled
@@ -244,7 +243,16 @@ class Sweep:
             operands.reverse()
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
-        tile.emit(b, *operands, target, [*spot.sums, channel], self._start(tile) if self.fresh else None, taps)
+        tile.emit(b, *operands, target, self._in_order(spot.sums), self._start(tile) if self.fresh else None, taps)
+
+    def _in_order(self, taps: tuple[Reduction, ...]) -> list[Reduction]:
+        """Runs of channels, taps, channels, see `plan.order`."""
+        b, plan, step = self.b, self.plan, self.plan.slab_strides[1]
+        if plan.runs == 1:
+            return [*taps, self._reduction(0, self.channels, step, plan.width)]
+        run = plan.channel_unit
+        runs = self._reduction(0, b.floor_div(self.channels, run), run * step, plan.panel // plan.runs)
+        return [runs, *taps, self._reduction(0, run, step, plan.width)]
 
     def _start(self, tile: Tile) -> list[Value]:
         if self.bias is None:
@@ -266,7 +274,7 @@ def _ahead(plan: DataPlan) -> int:
 
 def _tap_strides(plan: DataPlan) -> list[int]:
     """Steps of the packed weights per tap of each axis, the batch included."""
-    step, strides = plan.panel // plan.taps if plan.taps else 0, []
+    step, strides = plan.panel // (plan.runs * plan.taps) if plan.taps else 0, []
     for taps in reversed(plan.problem.taps):
         strides.insert(0, step)
         step *= taps

@@ -15,11 +15,11 @@ from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
+from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
-FEW_CHANNELS = 4
 MOST_UNROLLED = 320  # multiply-adds written out
 
 
@@ -44,7 +44,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
 
 def _finished(plan: DataPlan, cycles: float) -> DataPlan:
     """With blocks, and in place where that can be."""
-    plan = replace(plan, blocks_per_task=plan.lane_blocks)
+    plan = replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
     if _reads_in_place(plan):
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
@@ -96,7 +96,7 @@ def _writes_in_place(plan: DataPlan) -> bool:
 
 def _unrolled_axes(plan: DataPlan) -> int:
     """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
-    if plan.in_channels > FEW_CHANNELS or not (plan.spread or plan.pixels):
+    if plan.in_channels > FEW_CHANNELS or plan.channel_unit > 1 or not (plan.spread or plan.pixels):
         return 0
     count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
     for axis in reversed(plan.axes[1:]):
