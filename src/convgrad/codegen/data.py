@@ -106,6 +106,7 @@ class DataStages:
     """Both stages of a plan."""
 
     sweep = Sweep
+    asks_whether_fresh = False  # at run time; else the first block of channels has code of its own
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -202,7 +203,7 @@ class DataStages:
             b.loop(first, last, lane_block, name="lanes")
             return
 
-        def add_channels(i: Index, *, fresh: bool) -> None:
+        def add_channels(i: Index, *, fresh: bool | Value) -> None:
             self._pack_slab(b, at, slab, i)
             b.loop(
                 first, last,
@@ -210,8 +211,11 @@ class DataStages:
                 name="lanes",
             )  # fmt: skip
 
-        add_channels(0, fresh=True)
-        b.loop(1, plan.i_blocks, lambda i, _: add_channels(i, fresh=False), name="i")
+        if self.asks_whether_fresh:
+            b.loop(0, plan.i_blocks, lambda i, _: add_channels(i, fresh=b.compare("eq", i, 0)), name="i")
+        else:
+            add_channels(0, fresh=True)
+            b.loop(1, plan.i_blocks, lambda i, _: add_channels(i, fresh=False), name="i")
         b.loop(
             first, last,
             lambda block, _: self._unpack(b, at, self._of_block(b, results, first, block), block), name="lanes",
@@ -288,8 +292,9 @@ class DataStages:
             copy.emit_planes(b, tensor, packed, dims, inner, plan.planes, plan.plane_pitch)
 
     def _sweep(
-        self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index, fresh: bool
-    ) -> None:
+        self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index,
+        fresh: bool | Value,
+    ) -> None:  # fmt: skip
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
         plan = self.plan
         which = b.add(b.mul(b.add(b.mul(self.bundle, plan.lane_blocks), block), plan.i_blocks), i_block)

@@ -13,7 +13,7 @@ from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.pairs import store_pairs
-from convgrad.codegen.splitting import Pieces, Watch
+from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Spot, Sweep
 from convgrad.codegen.verdict import Verdict
@@ -63,6 +63,7 @@ class MatrixStages(DataStages):
 
     plan: MatrixDataPlan
     sweep = MatrixSweep
+    asks_whether_fresh = True  # packing is most of the code, and tiles are loaded either way
 
     def __init__(self, plan: MatrixDataPlan):
         super().__init__(plan)
@@ -71,6 +72,7 @@ class MatrixStages(DataStages):
             Verdict(limits_of(plan.problem.dtype), super().shared_bytes, panels, self.tasks) if plan.watch else None
         )
         self.watch: Watch | None = None
+        self.room: Value | None = None
 
     @property
     def shared_bytes(self) -> int:
@@ -113,6 +115,7 @@ class MatrixStages(DataStages):
         """As for any DataPlan, with tiles, watching the input."""
         unit = UNITS[self.plan.isa](self.plan.rows)
         unit.begin(b)
+        self.room = room_for_square(b, self.plan.lanes)
         self.watch = Watch(b, self.plan.lanes) if self.verdict else None
         super().task(b, at, task)
         if self.verdict and self.watch:
@@ -168,7 +171,7 @@ class MatrixStages(DataStages):
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Channels 32 by 32, then the rest."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
-        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch)
+        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
         copy = replace(copy, dst_dtype="bf16", pieces=pieces)
         whole = b.floor_div(channels, DEPTH)
         if plan.in_channels >= DEPTH:

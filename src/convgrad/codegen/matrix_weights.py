@@ -13,7 +13,7 @@ from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.pairs import PairCopy
-from convgrad.codegen.splitting import Pieces, Watch
+from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.weights import SumsStage, emit_weights
@@ -47,6 +47,7 @@ class MatrixSums(SumsStage):
             Verdict(limits_of(plan.problem.dtype), super().shared_bytes, tasks, tasks) if plan.watch else None
         )
         self.watches: tuple[Watch, Watch] | None = None  # of x and y
+        self.room: Value | None = None
 
     @property
     def shared_bytes(self) -> int:
@@ -58,6 +59,7 @@ class MatrixSums(SumsStage):
         plan = self.plan
         unit = UNITS[plan.isa]()
         unit.begin(b)
+        self.room = room_for_square(b, plan.lanes)
         self.watches = (Watch(b, plan.lanes), Watch(b, plan.lanes)) if self.verdict else None
         # What lies between numbers is multiplied, by zeros on the other side, and must be numbers, too.
         emit_zero(b, self.isa, "f32", at.scratch, self.slab_bytes // 4)
@@ -71,7 +73,7 @@ class MatrixSums(SumsStage):
 
     def _pieces(self, step: int, side: int) -> Pieces:
         watch = self.watches[side] if self.watches else None
-        return Pieces(self.plan.pieces, step, self.plan.exact, watch)
+        return Pieces(self.plan.pieces, step, self.plan.exact, watch, self.room)
 
     def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
         """Channels of x, the elements of each flat axis in planes."""
