@@ -2,7 +2,7 @@
 
     python fuzz/problems.py --seconds 600 --seed 7
 
-Inputs are small integers, so that every sum is exact and a result can only be right or wrong. Each array lies between
+Inputs are integers, so small that every sum is exact and a result can only be right or wrong. Each array lies between
 guard pages, flush against one of them; inputs are read-only; outputs, gaps between elements and the workspace are
 filled with NaN before the call. A case is run several times: at either guard page, with one thread and with more.
 
@@ -32,7 +32,7 @@ from guarded import GuardedArray, GuardedWorkspace
 import convgrad
 from convgrad import ConvError
 from convgrad.dtypes import numpy_dtype
-from convgrad.plan.machine import available_isas
+from convgrad.plan.machine import available_isas, why_not
 from convgrad.runtime import kernel, set_num_threads
 from convgrad.spec.definition import define
 from convgrad.spec.resolve import Resolved, resolve
@@ -50,6 +50,9 @@ FUNCTIONS = {
 FORWARD = {"convolution": "Convolution", "transposed": "ConvTranspose"}
 MOST_WORK = 3_000_000  # multiplications of one case: the definition takes its time
 EXACT = 2**24  # whole numbers up to here are f32 numbers
+LARGE, SMALL = 2000, 3  # of one factor, more than a piece of bf16 holds, so that splitting leaves something over
+EMULATED = ("amx_emulated",) if why_not("amx_emulated") is None else ()  # matrix tiles, by vectors
+MODES = ("tf32", "f16", "bf16", "any")  # of which each holds small numbers exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Case:
     out: Layout | None = None  # None: the function makes the output
     accumulate: bool = False
     isa: str | None = None
+    fpmath_mode: str | None = None
     threads: int = 2
     largest: int = 3  # of the numbers in the inputs
     seed: int = 0
@@ -242,9 +246,11 @@ class _Draw:
             op=op, shapes=tuple(map(tuple, shapes)), attributes=attributes, shape=shape, dtype=dtype,
             layouts=tuple(self.layout(len(s), broadcast=True) for s in shapes),
             out_dtype=self.pick(None, None, "f32") if dtype in ("bf16", "f16") else None,
-            isa=self.pick(None, None, *available_isas()), threads=self.pick(1, 2, 3, 7),
-            largest=self.pick(2, 3, 9, 40),
+            isa=self.pick(None, None, *available_isas(), *EMULATED), threads=self.pick(1, 2, 3, 7),
+            largest=self.pick(2, 3, 9, 40, LARGE),
         )  # fmt: skip
+        if op != "BiasAddBackward" and case.largest != LARGE and self.chance(0.3):
+            case = replace(case, fpmath_mode=self.pick(*MODES))
         rank = 1 if op == "BiasAddBackward" else len(shapes[0])
         if self.chance(0.7):
             case = replace(case, out=self.layout(rank, broadcast=False), accumulate=self.chance(0.3))
@@ -329,7 +335,9 @@ def check(case: Case, counts: Counts | None = None) -> None:
         results.append(result)
     if any(other.tobytes() != results[0].tobytes() for other in results[1:]):
         raise Failure("the result depends on the place of the arrays or on the number of threads")
-    counts.by.update([case.op, case.dtype, case.isa or "best", f"rank {len(case.shapes[0]) - 2}"])
+    counts.by.update(
+        [case.op, case.dtype, case.isa or "best", f"mode {case.fpmath_mode}", f"rank {len(case.shapes[0]) - 2}"]
+    )
 
 
 def resolved_of(case: Case) -> Resolved | ConvError:
@@ -407,9 +415,11 @@ def guarded_inputs(
     """The inputs, which nobody can write to; where the random numbers go on, and the largest of them."""
     rng, largest = np.random.default_rng(case.seed), _largest(case, resolved)
     inputs = []
-    for shape, layout in zip(case.shapes, case.layouts, strict=True):
+    for number, (shape, layout) in enumerate(zip(case.shapes, case.layouts, strict=True)):
         guarded = GuardedArray(shape, layout.strides(shape), numpy_dtype(case.dtype), low=low)
-        guarded.array[...] = rng.integers(-largest, largest + 1, shape)
+        small = case.largest == LARGE and number == case.seed % 2  # the other one is large
+        most = min(largest, SMALL) if small else largest
+        guarded.array[...] = rng.integers(-most, most + 1, shape)
         guarded.block.freeze()
         guarded.array.flags.writeable = False
         inputs.append(guarded)
@@ -420,12 +430,25 @@ def _largest(case: Case, resolved: Resolved | ConvError) -> int:
     """Of the numbers: small enough for every sum to be exact."""
     if isinstance(resolved, ConvError):
         return 1
-    terms = max(prod(shape) for shape in case.shapes)
     if case.op == "BiasAddBackward":
-        return min(case.largest, EXACT // (terms + 1))
-    while case.largest > 1 and (terms + 1) * case.largest**2 > EXACT:
-        case = replace(case, largest=case.largest // 2)
-    return case.largest
+        return min(case.largest, EXACT // (prod(case.shapes[0]) + 1))
+    terms, largest = _most_terms(case, resolved), case.largest
+    while largest > 1 and (terms + 1) * largest * (SMALL if case.largest == LARGE else largest) > EXACT:
+        largest //= 2
+    return largest
+
+
+def _most_terms(case: Case, resolved: Resolved) -> int:
+    """At least as many products as there are in any sum."""
+    if case.op.endswith("BackwardWeights"):
+        return max(prod(shape) // max(1, _channels(shape, case.attributes)) for shape in case.shapes)
+    weights, rank = case.shapes[1], len(resolved.kernel)
+    channels = weights[:-rank] if case.attributes["weights_format"].endswith("X") else weights[rank:]
+    return prod(resolved.kernel) * max(channels)
+
+
+def _channels(shape: tuple[int, ...], attributes: dict) -> int:
+    return shape[1] if attributes["data_format"] == "NCX" else shape[-1]
 
 
 def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None, **others: Any) -> Any:
@@ -433,6 +456,8 @@ def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None, **others:
     keywords = case.attributes | {"out": out, "accumulate": case.accumulate and out is not None} | others
     if case.out_dtype and out is None:
         keywords["out_dtype"] = case.out_dtype
+    if case.fpmath_mode:
+        keywords["fpmath_mode"] = case.fpmath_mode
     if case.shape is not None and (case.tell or out is None):
         keywords[SCHEMAS[case.op].shape_attribute] = list(case.shape)
     return FUNCTIONS[case.op](*arrays, **keywords)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import convgrad
 
 SOURCE = Path(convgrad.__file__).parent
@@ -94,3 +96,12 @@ def test_importing_the_package_loads_nothing_heavy():
 
 def test_the_command_line_starts_without_the_compiler():
     assert loaded_after("import convgrad.cli; convgrad.cli._parser()") == set()
+
+
+@pytest.mark.parametrize(("name", "library", "called"), [("torch", "torch", "PyTorch"), ("jax", "jax", "JAX")])
+def test_a_library_that_is_missing_is_named_with_its_repair(name, library, called):
+    program = f"import sys; sys.modules[{library!r}] = None; import convgrad.{name}"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    last = found.stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: convgrad.{name} needs {called} (")
+    assert last.endswith(f"): pip install 'convgrad[{name}]'")

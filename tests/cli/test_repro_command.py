@@ -15,6 +15,9 @@ def test_equal_bits_on_any_number_of_threads(convgrad):
     assert (status, err) == (0, "")
     assert out.endswith("passed\n")
     assert out.count(" equal") == 2
+    headings, data, weights, _ = out.splitlines()
+    assert headings.endswith("2 calls on 1, 2, 3 threads")
+    assert all(len(line.split()[2]) == 16 for line in (data, weights))
     assert num_threads() == before
 
 
@@ -26,8 +29,9 @@ def test_different_bits_fail(convgrad, monkeypatch):
     assert status == 1
     assert not report["passed"]
     assert list(report["results"][0]["sha256"]) == ["1", "2", "4"]
-    _, out, _ = convgrad("repro", *PROBLEM)
-    assert "FAILED, they differ" in out
+    numbers = itertools.count()
+    _, out, _ = convgrad("repro", "--threads", "1,2", "--repeat", 1, *PROBLEM)
+    assert f"  1: {0:016x}; 2: {1:016x}  FAILED, they differ\n" in out
 
 
 @pytest.mark.parametrize("threads", ["0", "1,x", ""])

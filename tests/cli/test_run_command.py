@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convgrad.cli import bounds, execution, npz
+from convgrad.cli import _parser, bounds, execution, npz
 from convgrad.dtypes import numpy_dtype
 from convgrad.graph import LogicalTensor, Op, save
 from graph.builders import IMAGE, KINDS, graph_of, inputs_of, op_of
@@ -143,7 +143,7 @@ def unknown_shape():
         (["run", "bias.json", "--inputs", "missing.npz"], "convgrad: missing.npz: No such file or directory"),
         (["run", "bias.json", "--output", "missing/out.npz"], "convgrad: --output missing/out.npz: there is no such"),
         (["walk"], "convgrad: argument COMMAND: invalid choice: 'walk'"),
-        ([], "convgrad: the following arguments are required: COMMAND"),
+        (["--json"], "convgrad: the following arguments are required: COMMAND"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_status_2(convgrad, tmp_path, monkeypatch, arguments, message):
@@ -219,3 +219,13 @@ def test_help_shows_examples(convgrad, command):
     status, out, _ = convgrad(command, "--help")
     assert status == 0
     assert f"examples:\n  convgrad {command}" in out
+
+
+def test_without_a_command_help_is_shown_and_its_examples_are_commands(convgrad):
+    status, out, err = convgrad()
+    assert (status, err) == (0, "")
+    assert convgrad("--help") == (0, out, "")
+    lines = [line.split()[1:] for line in out.splitlines() if line.startswith("  convgrad ")]
+    assert [words[0] for words in lines] == ["run", "verify", "draw", "explain", "bench"]
+    for words in lines:
+        _parser().parse_args(words)

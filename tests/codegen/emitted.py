@@ -32,7 +32,7 @@ def compile_function(isa, arguments, body):
 def run_here(module, machine, arrays, *, low=False):
     """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
 
-    `arrays` are x, w, y and bias, or None for none. Returns whether stages ran that only some data need.
+    `arrays` are x, w, y and bias, or None for none. Returns the symbols of the stages that did anything.
     """
     symbols = tuple(stage.symbol for stage in module.stages)
     addresses, keep = jit.load(jit.compile_ir(module.ir, machine), symbols)
@@ -42,14 +42,14 @@ def run_here(module, machine, arrays, *, low=False):
     places = (array.address if array else 0 for array in arrays)
     fields = dict(zip(("x", "w", "y", "bias"), places, strict=True))
     fields |= {"shared": shared.address, "scratch": scratch.address}
-    optional = False
+    ran = []
     for stage in module.stages:
         call = (ctypes.c_int64 * len(CALL_FIELDS))(*(fields.get(name, 0) for name in CALL_FIELDS))
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[stage.symbol])(ctypes.addressof(call))
         claimed = call[CALL_FIELDS.index("tasks")]
         assert claimed >= stage.tasks or (stage.optional and claimed == 0), f"{stage.symbol} left tasks behind"
-        optional |= stage.optional and claimed > 0
+        ran += [stage.symbol] if claimed else []
         assert shared.redzone_is_whole(), f"{stage.symbol} wrote beside the shared memory"
         assert scratch.redzone_is_whole(), f"{stage.symbol} wrote beside the scratch"
     del keep
-    return optional
+    return ran

@@ -12,6 +12,7 @@ from codegen.random_problems import check, random_problem, solve
 from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.isa.matrix import EmulatedTileUnit
 from convgrad.codegen.lower import lower
+from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.matrix import MatrixDataPlan
@@ -143,20 +144,24 @@ SMALL = [problem_of(u, (6, 18), (6, 18), (3, 3), channels=(33, 20), low=1) for u
 IDS = ["x", "w", "y"]
 
 
-def run(plan, given):
-    """The result of a plan, and whether it had to be computed again on vectors."""
+def run(plan, given, bias=None, held=0.0):
+    """The result of a plan, and whether it had to be computed again on vectors; `held` is in the output at first."""
     p, machine = plan.problem, machine_for(ISA)
-    arrays = {n: StridedArray(s, p.strides[n], np.float32) for n, s in p.shapes.items()}
+    unknown = p.unknown.value
+    arrays = {
+        n: StridedArray(s, p.strides[n], numpy_dtype(p.out_dtype if n == unknown else p.dtype))
+        for n, s in p.shapes.items()
+    }
+    arrays[unknown].view[...] = held
     for name, values in given.items():
         arrays[name].view[...] = values
-    again = []
-
-    def watching(module, machine, places):
-        names = [stage.symbol for stage in module.stages if stage.optional]
-        again.extend(names if run_here(module, machine, places) else [])
-
-    watching(lower(plan), machine, [*(arrays[name] for name in "xwy"), None])
-    return arrays[p.unknown.value].view.copy(), bool(again)
+    if bias is not None:
+        channels = p.shapes[unknown][2]
+        array = StridedArray((channels,), (p.bias_stride,), numpy_dtype(p.dtype))
+        array.view[...] = bias
+        bias = array
+    ran = run_here(lower(plan), machine, [*(arrays[name] for name in "xwy"), bias])
+    return arrays[unknown].view.copy(), any(symbol.startswith("again.") for symbol in ran)
 
 
 def data(problem, rng, make):
@@ -209,10 +214,77 @@ def test_one_extreme_number_gives_the_bits_of_vectors(problem, value, side):
     np.testing.assert_array_equal(result.view(np.uint32), wanted.view(np.uint32))
 
 
-def test_accumulating_plans_never_need_to_start_again():
+def test_what_is_added_to_an_output_is_computed_on_vectors_unless_the_verdict_comes_before_it():
     for problem in SMALL:
         plans = list(variants(replace(problem, accumulate=True), machine_for(ISA)))
-        assert not any(isinstance(plan, PLANS) and plan.watch for plan in plans)
+        assert any(isinstance(plan, PLANS) for plan in plans) == (problem.unknown is W)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("value", [1.0, 2.0**-130])
+def test_weights_that_are_added_to_are_added_to_once(value, dtype):
+    problem = replace(SMALL[1], accumulate=True, dtype=dtype, out_dtype="f32")
+    given = {n: np.ones(s) for n, s in problem.shapes.items() if n != "w"}
+    given["x"].flat[0] = value
+    plan = plan_of(problem)
+    result, again = run(plan, given, held=0.5)
+    assert again == (value < 1)
+    wanted, _ = run(plan.fallback, given, held=0.5)
+    np.testing.assert_array_equal(result, wanted)
+    exact = 0.5 + solve(problem, w=None, **given)
+    np.testing.assert_allclose(result, exact, rtol=2.0**-24)  # ones, and one number that is lost beside them
+
+
+BF16_KINDS = {  # every number of a kind, and whether vectors must compute them
+    "normal": (lambda rng, s: rng.standard_normal(s), False),
+    "zeros among them": (lambda rng, s: rng.standard_normal(s) * (rng.random(s) < 0.5), False),
+    "products that are normal to the last bit": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-56, False),
+    "products that are not": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-57, True),
+    "denormal products": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-65, True),
+    "denormal numbers": (lambda rng, s: rng.uniform(1, 2, s) * 2.0**-128, True),
+}
+
+
+@pytest.mark.parametrize("kind", BF16_KINDS)
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_bf16_of_every_kind_is_multiplied_as_f32(problem, kind):
+    make, on_vectors = BF16_KINDS[kind]
+    problem = replace(problem, dtype="bf16", out_dtype="f32")
+    given = {n: v.astype(BF16).astype(np.float32) for n, v in data(problem, np.random.default_rng(5), make).items()}
+    result, again = run(plan_of(problem), given)
+    assert again == on_vectors
+    wide = {n: None for n in "xwy"} | {n: v.astype(np.float64) for n, v in given.items()}
+    exact = solve(problem, **wide)
+    scale = solve(problem, **{n: v if v is None else np.abs(v) for n, v in wide.items()})
+    terms = problem.flops // (2 * result.size)
+    assert np.all(np.abs(result - exact) <= terms * (2.0**-24 * scale + 2.0**-150 * again))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 2.0**-133, -(2.0**-127)])
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_one_bf16_that_the_unit_takes_differently_gives_the_bits_of_vectors(problem, value, side):
+    problem = replace(problem, dtype="bf16", out_dtype="bf16")
+    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    name = sorted(given)[side]
+    given[name].flat[given[name].size // 2] = value
+    plan = plan_of(problem)
+    result, again = run(plan, given)
+    assert again
+    wanted, _ = run(plan.fallback, given)
+    np.testing.assert_array_equal(result.view(np.uint16), wanted.view(np.uint16))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_bias_is_kept_however_small_it_is(dtype):
+    problem = replace(SMALL[2], bias=True, bias_stride=1, dtype=dtype, out_dtype="f32")
+    given = {n: np.zeros(s) for n, s in problem.shapes.items() if n != "y"}
+    result, again = run(plan_of(problem), given, bias=2.0**-130)
+    assert again
+    np.testing.assert_array_equal(result, np.float32(2.0**-130))
+    result, again = run(plan_of(problem), given, bias=2.0**-30)
+    assert not again
+    np.testing.assert_array_equal(result, np.float32(2.0**-30))
 
 
 def test_f16_that_is_infinite_is_computed_on_vectors():

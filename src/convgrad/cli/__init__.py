@@ -1,4 +1,4 @@
-"""The command line: convolution gradients of a graph file, checked against their definition."""
+"""Convolution gradients: run them, check them, measure them, draw them, and see how they are computed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,23 @@ from typing import NoReturn
 import convgrad
 from convgrad.errors import ConvError
 
+EXAMPLES = """\
+examples:
+  convgrad run examples/dcgan_generator_backward.json --check
+  convgrad verify --deconv --dir BWD_D mb2_ic16ih8oc8kh4sh2ph1
+  convgrad draw --op ConvTranspose --animate transposed.html ic1ih3oc1oh6kh3sh2ph1
+  convgrad explain --deconv --dir BWD_D mb4_ic512ih8oc256kh4sh2ph1
+  convgrad bench dcgan
+
+convgrad COMMAND --help explains the options of a command, and shows more examples.
+"""
 MISTAKE = 2  # exit status for what the user can mend; 1 is a check that failed
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; a mistake of the user's is one line on stderr."""
+    """Run one command; a mistake of the user's is one line on stderr. Without a command, help is what is asked for."""
     try:
-        args = _parser().parse_args(argv)
+        args = _parser().parse_args((sys.argv[1:] if argv is None else list(argv)) or ["--help"])
         status = args.command(args)
         sys.stdout.flush()
         return status
@@ -40,7 +50,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     from convgrad.cli import bench, cache, doctor, draw, explain, repro, roofline, run, tune, verify
 
-    parser = _Parser(prog="convgrad", description=__doc__, epilog="convgrad COMMAND --help shows examples of a command")
+    parser = _Parser(
+        prog="convgrad", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--version", action="version", version=f"convgrad {convgrad.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=_Parser)
     for module in (run, verify, explain, draw, bench, roofline, tune, repro, cache, doctor):

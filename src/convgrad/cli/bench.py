@@ -126,7 +126,7 @@ def _text(args: argparse.Namespace, results: Sequence[Result], names: list[str],
         for result in results
     ]
     headings = ["layer", "operation", *names, "ratio", "roof"]
-    yield Table(headings, rows, numbers=[*names, "ratio", "roof"])
+    yield Table(headings, rows, numbers=[*names, "ratio", "roof"], folded=["layer"])
     yield f"GF/s, {describe(args)}; " + ", ".join(f"{name} {version}" for name, version in race.versions.items())
     for row in summary(results):
         if row["compared"]:

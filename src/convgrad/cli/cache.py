@@ -40,7 +40,9 @@ def command(args: argparse.Namespace) -> int:
     if args.action == "list":
         listed = report["entries"] = cache.entries()
         rows = [[str(one.get("what", "")), str(one.get("isa", "")), f"{one['bytes']}"] for one in listed]
-        text = [Table(["kernel", "instruction set", "bytes"], rows, numbers=["bytes"])] * bool(rows) + text
+        text = [Table(["kernel", "instruction set", "bytes"], rows, numbers=["bytes"], folded=["kernel"])] * bool(
+            rows
+        ) + text
     elif args.action == "clear":
         report["deleted"] = cache.clear()
         report["kernels"], report["bytes"] = cache.size()

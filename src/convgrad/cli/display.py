@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from convgrad.cli import layout
 from convgrad.errors import ConvError
 
 
 class UsageError(ConvError):
     """A command line that asks for something that cannot be done."""
+
+
+class Verbatim(str):
+    """Text that is printed as it is however narrow the terminal: code, and commands to copy."""
 
 
 def show(report: Mapping[str, Any], *, as_json: bool, text: Sequence[str | Table]) -> None:
@@ -23,43 +29,95 @@ def show(report: Mapping[str, Any], *, as_json: bool, text: Sequence[str | Table
         print(json.dumps(report, indent=2))
         return
     for part in text:
-        print(part) if isinstance(part, str) else part.print()
+        part.print() if isinstance(part, Table) else _print_text(part)
+
+
+def _print_text(text: str) -> None:
+    """As it is, but on a terminal in lines that fit it."""
+    if isinstance(text, Verbatim) or not sys.stdout.isatty():
+        print(text)
+        return
+    for line in text.split("\n"):
+        print("\n".join(layout.lines(line, _width())))
+
+
+def _width() -> int:
+    """Of the terminal, which tells it or has it in COLUMNS."""
+    return shutil.get_terminal_size().columns
 
 
 class Table:
     """Rows under headings; columns of numbers are flush right."""
 
-    def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
-        """`numbers` names the headings of columns that hold numbers."""
+    def __init__(
+        self,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        numbers: Sequence[str] = (),
+        folded: Sequence[str] = (),
+        spare: Sequence[str] = (),
+    ) -> None:
+        """`numbers` names the headings of columns that hold numbers.
+
+        On a terminal too narrow for all columns those in `folded` are broken into lines, and those in `spare` left out.
+        """
         self.headings = headings
         self.rows = rows
-        self.right = [heading in numbers for heading in headings]
+        self.folded = folded
+        self.spare = spare
+        self.numbers = set(numbers)
 
     def print(self) -> None:
-        """With rules and colours of rich if it is there and somebody looks, else as aligned words."""
-        if sys.stdout.isatty() and _has_rich():
-            self._print_rich()
+        """With a rule and colours, to fit, if somebody looks; else one line for each row."""
+        if sys.stdout.isatty():
+            self._print_fitting(_width())
             return
         widths = [max(map(len, column)) for column in zip(self.headings, *self.rows, strict=True)]
         for row in (self.headings, *self.rows):
             cells = [
-                cell.rjust(width) if right else cell.ljust(width)
-                for cell, width, right in zip(row, widths, self.right, strict=True)
+                _aligned(cell, width, heading in self.numbers)
+                for cell, width, heading in zip(row, widths, self.headings, strict=True)
             ]
             print("  ".join(cells).rstrip())
 
-    def _print_rich(self) -> None:
-        from rich import box
-        from rich.console import Console
-        from rich.table import Table as RichTable
-        from rich.text import Text
+    def _print_fitting(self, width: int) -> None:
+        grid = layout.fit(self.headings, self.rows, width, spare=self.spare, folded=self.folded)
+        right = [name in self.numbers for name in self.headings if name not in grid.left_out]
+        for number, row in enumerate(grid.rows):
+            style = "bold" if not number else ""
+            for y in range(max(map(len, row))):
+                cells = [(cell[y] if y < len(cell) else "", " ".join(cell)) for cell in row]
+                line = (
+                    (_aligned(text, column, flush), style or _style(whole))
+                    for (text, whole), column, flush in zip(cells, grid.widths, right, strict=True)
+                )
+                _print_styled(line, " " * grid.gap)
+            if not number:
+                _print_styled([("─" * min(width, grid.width), "dim")], "")
+        if grid.left_out:
+            print(f"a wider terminal shows {' and '.join(grid.left_out)}, too; so does a pipe")
 
-        table = RichTable(box=box.SIMPLE_HEAD)
-        for heading, right in zip(self.headings, self.right, strict=True):
-            table.add_column(heading, justify="right" if right else "left", overflow="fold")
-        for row in self.rows:
-            table.add_row(*[Text(cell, style="bold red" if cell.startswith("FAILED") else "") for cell in row])
-        Console().print(table)
+
+def _aligned(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)
+
+
+def _style(cell: str) -> str:
+    return "bold red" if cell.startswith("FAILED") else ""
+
+
+def _print_styled(parts: Iterable[tuple[str, str]], gap: str) -> None:
+    """One line; rich knows which terminals have colours, and that NO_COLOR forbids them."""
+    if not _has_rich():
+        print(gap.join(text for text, _ in parts).rstrip())
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    line = Text(gap).join(Text(text, style=style) for text, style in parts)
+    line.rstrip()
+    Console(soft_wrap=True).print(line)
 
 
 class Progress:

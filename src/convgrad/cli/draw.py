@@ -20,7 +20,7 @@ examples:
   convgrad draw mb1_ic1ih5oc1kh3sh2ph1
   convgrad draw --op ConvolutionBackwardData --still gradient.svg ic2ih6oc3oh3kh3sh2ph1
   convgrad draw --op ConvTranspose --animate transposed.html ic1ih3oc1oh6kh3sh2ph1
-  convgrad draw --op ConvolutionBackwardWeights --still tap.svg --step 4 ic1iw9oc1kw3pw2dw1
+  convgrad draw --op ConvolutionBackwardWeights --still tap.svg --step 2 ic1iw9oc1kw3pw2dw1
 
 problems:
 {problem_string.HELP}

@@ -11,7 +11,7 @@ from typing import Any
 
 from convgrad import settings
 from convgrad.cli import problem_string, roofs, work
-from convgrad.cli.display import Table, UsageError, positive, progress, seconds, show
+from convgrad.cli.display import Table, UsageError, Verbatim, positive, progress, seconds, show
 from convgrad.cli.roofs import size
 from convgrad.codegen.lower import lower
 from convgrad.codegen.module import KernelModule
@@ -59,7 +59,7 @@ def command(args: argparse.Namespace) -> int:
     machine = _machine(args.isa)
     if args.ir or args.asm:
         codes = [_code(job, machine, args) for job in jobs]
-        show({"code": codes}, as_json=args.json, text=[code["text"] for code in codes])
+        show({"code": codes}, as_json=args.json, text=[Verbatim(code["text"]) for code in codes])
         return 0
     ceilings = None
     with progress(len(jobs) + 1, quiet=args.json) as shown:
@@ -235,7 +235,12 @@ class _Explained:
             rows.append(
                 [f"{number + 1}", _prediction(plan, number), _tile(plan), tasks, size(self._workspace(module)), mark]
             )
-        yield Table(["variant", "prediction", "tile", "tasks", "workspace", ""], rows, numbers=["variant"])
+        yield Table(
+            ["variant", "prediction", "tile", "tasks", "workspace", ""],
+            rows,
+            numbers=["variant"],
+            folded=["prediction", "tile"],
+        )
         if self.tuned:
             yield f"variant {self.used + 1} was measured to be the fastest and is remembered (convgrad tune)"
         elif len(rows) > 1 and self.used == 0:

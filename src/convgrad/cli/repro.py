@@ -51,10 +51,10 @@ def command(args: argparse.Namespace) -> int:
         set_num_threads(before)
     same = [len({one for many in hashes.values() for one in many}) == 1 for _, hashes in found]
     rows = [
-        [job.label, job.op, *(" ".join(dict.fromkeys(hashes[count])) for count in args.threads), _verdict(good)]
-        for (job, hashes), good in zip(found, same, strict=True)
+        [job.label, job.op, _checksums(hashes), _verdict(good)] for (job, hashes), good in zip(found, same, strict=True)
     ]
-    headings = ["layer", "operation", *(f"{count} thread{'s' * (count > 1)}" for count in args.threads), "bits"]
+    headings = ["layer", "operation", "checksum", f"{args.repeat} calls on {_in_words(args.threads)}"]
+    table = Table(headings, rows, folded=["layer", "checksum"])
     report: dict[str, Any] = {
         "threads": list(args.threads),
         "results": [
@@ -64,7 +64,7 @@ def command(args: argparse.Namespace) -> int:
         ],
         "passed": all(same),
     }  # fmt: skip
-    show(report, as_json=args.json, text=[Table(headings, rows), "passed" if all(same) else "FAILED"])
+    show(report, as_json=args.json, text=[table, "passed" if all(same) else "FAILED"])
     return 0 if all(same) else 1
 
 
@@ -77,6 +77,18 @@ def _hashes(job: work.Job, inputs: list, threads: int, repeat: int) -> list[str]
         engine.call()
         found.append(checksum(engine.output()))
     return found
+
+
+def _checksums(hashes: dict[int, list[str]]) -> str:
+    """The one that all calls have, or those of each number of threads."""
+    every = list(dict.fromkeys(one for many in hashes.values() for one in many))
+    if len(every) == 1:
+        return every[0]
+    return "; ".join(f"{count}: {' '.join(dict.fromkeys(many))}" for count, many in hashes.items())
+
+
+def _in_words(threads: tuple[int, ...]) -> str:
+    return f"{', '.join(map(str, threads))} thread{'s' * (threads != (1,))}"
 
 
 def _verdict(good: bool) -> str:

@@ -79,4 +79,5 @@ def _table(results: list[Result]) -> Table:
         rows.append(
             [*row, *([timing.status, "", ""] if failed else [seconds(timing.seconds), f"{speed:.1f}", f"{share:.0%}"])]
         )
-    return Table(headings, rows, numbers=["intensity", "least time", "time", "GF/s", "roof"])
+    numbers = ["intensity", "least time", "time", "GF/s", "roof"]
+    return Table(headings, rows, numbers=numbers, folded=["layer", "bound by"], spare=["intensity"])

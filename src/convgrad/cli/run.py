@@ -90,5 +90,9 @@ def _text(args: argparse.Namespace, run: Run) -> list[str | Table]:
         row = [name, report["kind"], str(report["output"]), shape_and_type(step), report["sha256"]]
         rows.append([*row, seconds(step.seconds), f"{step.gflops:.1f}", *([str(step.check)] if args.check else [])])
     total = f"compiled in {seconds(run.compile_seconds)}, ran in {seconds(run.seconds)}, {run.gflops:.1f} GF/s"
-    table = Table(headings + ["check"] * args.check, rows, numbers=["tensor", "time", "GF/s"])
+    checked = ["check"] * args.check
+    table = Table(
+        headings + checked, rows, numbers=["tensor", "time", "GF/s"], spare=["tensor", "checksum"],
+        folded=["result", *checked],
+    )  # fmt: skip
     return [table, f"{args.file}: {len(rows)} operations {total}"]

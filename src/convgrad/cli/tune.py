@@ -98,8 +98,11 @@ def _tune(args: argparse.Namespace) -> int:
         "remembered": kept,
         "reason": reason,
     }
-    headings = ["problem", "operation", "variant", "predicted", "time", "chosen"]
-    table = Table(headings, list(_rows(targets, found)), numbers=["predicted", "time"])
+    headings = ["problem", "operation", "predicted", "time", "chosen", "variant"]
+    table = Table(
+        headings, list(_rows(targets, found)), numbers=["predicted", "time"], spare=["problem"],
+        folded=["problem", "operation", "variant"],
+    )  # fmt: skip
     changed = sum(tuned.chosen > 0 for tuned in found.values())
     last = f"{changed} of {len(found)} faster in another variant than predicted"
     if found:
@@ -174,7 +177,8 @@ def _rows(targets: Sequence[_Target], found: dict[ConvProblem, Tuned]) -> Iterat
         tuned = found[target.problem]
         for n, (plan, time) in enumerate(zip(tuned.plans, tuned.seconds, strict=True)):
             names = ["", ""] if n else [target.source, target.operation]
-            yield [*names, plan, str(n + 1), seconds(time), "chosen" if n == tuned.chosen else ""]
+            variant = plan.partition(": ")[2] or plan  # what stands before is the same for all of them
+            yield [*names, str(n + 1), seconds(time), "chosen" if n == tuned.chosen else "", variant]
 
 
 def _duration(text: str) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from convgrad import engines
 from convgrad.cli import findings, problem_string, work
 from convgrad.cli.bounds import Check, check
-from convgrad.cli.display import Progress, Table, extents, natural, progress, seconds, show
+from convgrad.cli.display import Progress, Table, Verbatim, extents, natural, progress, seconds, show
 from convgrad.cli.execution import checksum, random_inputs, run_graph
 from convgrad.cli.problem_graph import DIRECTIONS, Formats, build
 from convgrad.dtypes import FLOATING
@@ -89,7 +89,7 @@ class Verdict:
             found = findings.worst(self.job.task, self.check, self.inputs, self.result)
             yield from found.lines() if found else []
         if not self.passed:
-            yield f"again: {self.again}"
+            yield Verbatim(f"again: {self.again}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,11 +126,16 @@ def command(args: argparse.Namespace) -> int:
     rows = [one.row(problem.text) for problem, found in verdicts for one in found]
     every = [one for _, found in verdicts for one in found]
     passed = all(one.passed for one in every)
-    text: list[str | Table] = [Table(["problem", "operation", "result", "check", "time"], rows, numbers=["time"])]
+    text: list[str | Table] = [_table(rows)]
     for one in every:
         text += one.details(named=len(every) > 1) if len(every) == 1 or not one.passed else []
     show(_report(args, verdicts, passed), as_json=args.json, text=[*text, "passed" if passed else "FAILED"])
     return 0 if passed else 1
+
+
+def _table(rows: list[list[str]]) -> Table:
+    headings = ["problem", "operation", "result", "check", "time"]
+    return Table(headings, rows, numbers=["time"], folded=["problem", "result", "check"])
 
 
 def _verify(

@@ -265,6 +265,9 @@ class Copy:
                 continue
             address = self._src(b, src, b.mul(b.minimum(i, last), across.src))  # past the last: read it again
             values.append(self.isa.load(b, self.src_dtype, address, lanes, index(columns)))
+        if self.pieces is not None and self.pieces.room is not None:
+            self._store_rows(b, self.isa.transpose(b, values), dst, along, index(rows), columns, self.pieces.room)
+            return
         for j, value in enumerate(self.isa.transpose(b, values)):
             if isinstance(columns, int):
                 if j < columns:
@@ -272,6 +275,20 @@ class Copy:
             else:
                 with b.when(b.compare("sgt", columns, j)):
                     self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
+
+    def _store_rows(
+        self, b: Builder, values: list[Value], dst: Value, along: Dim, rows: Value, columns: Index, room: Value
+    ) -> None:
+        """Vectors by way of memory, so that the many instructions of a split are written down once."""
+        lanes = len(values)
+        for j, value in enumerate(values):
+            self.isa.store(b, self.compute, value, b.at(room, j * lanes, STORAGE[self.compute]))
+
+        def one(j: Index, _: object) -> None:
+            value = self.isa.load(b, self.compute, b.at(room, b.mul(j, lanes), STORAGE[self.compute]), lanes)
+            self._store(b, value, self._dst(b, dst, b.mul(j, along.dst)), rows)
+
+        b.loop(0, columns, one, name="row")
 
 
 def _few(extent: Index) -> bool:

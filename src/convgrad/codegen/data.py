@@ -90,7 +90,7 @@ def _whole_lanes(plan: DataPlan) -> bool:
 
 def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> None:
     isa, p = ISAS[plan.isa], plan.problem
-    target = _bias_at(plan, b, at, group, block)
+    target = bias_at(plan, b, at, group, block)
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
@@ -98,7 +98,8 @@ def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Inde
     copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, block, b, *steps)])
 
 
-def _bias_at(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> Value:
+def bias_at(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> Value:
+    """The packed bias of a block of lanes."""
     which = b.add(b.mul(group, plan.lane_blocks), block)
     packed = b.at(at.shared, round64(plan.packed_bytes * plan.weights_size), "i8")
     return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
@@ -108,6 +109,7 @@ class DataStages:
     """Both stages of a plan."""
 
     sweep = Sweep
+    asks_whether_fresh = False  # at run time; else the first block of channels has code of its own
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -146,11 +148,19 @@ class DataStages:
         origin = _lane_origin(plan, b, group, block, group_step, out_step)
         source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        self.pack_panel(
-            b, at, task, source, b.at(at.shared, b.mul(task, plan.panel), self.packed_kind),
-            lanes=_lane_dims(plan, block, b, group_step, out_step),
-            channels=(channels, plan.i_block, in_step),
-        )  # fmt: skip
+        target = b.at(at.shared, b.mul(task, plan.panel), self.packed_kind)
+        lanes = _lane_dims(plan, block, b, group_step, out_step)
+        if plan.runs == 1:
+            self.pack_panel(b, at, task, source, target, lanes=lanes, channels=(channels, plan.i_block, in_step))
+        else:
+            unit, panel = plan.channel_unit, plan.panel // plan.runs
+
+            def run(n: Index, _: object) -> None:
+                origin = b.at(source, b.mul(n, unit * in_step), STORAGE[p.dtype])
+                there = b.at(target, b.mul(n, panel), self.packed_kind)
+                self.pack_panel(b, at, task, origin, there, lanes=lanes, channels=(unit, unit, in_step))
+
+            b.loop(0, b.floor_div(channels, unit), run, name="run")
         if p.bias:
             with b.when(b.compare("eq", i_block, 0)):
                 _pack_bias(plan, b, at, group, block)
@@ -197,7 +207,7 @@ class DataStages:
             b.loop(first, last, lane_block, name="lanes")
             return
 
-        def add_channels(i: Index, *, fresh: bool) -> None:
+        def add_channels(i: Index, *, fresh: bool | Value) -> None:
             self._pack_slab(b, at, slab, i)
             b.loop(
                 first, last,
@@ -205,8 +215,11 @@ class DataStages:
                 name="lanes",
             )  # fmt: skip
 
-        add_channels(0, fresh=True)
-        b.loop(1, plan.i_blocks, lambda i, _: add_channels(i, fresh=False), name="i")
+        if self.asks_whether_fresh:
+            b.loop(0, plan.i_blocks, lambda i, _: add_channels(i, fresh=b.compare("eq", i, 0)), name="i")
+        else:
+            add_channels(0, fresh=True)
+            b.loop(1, plan.i_blocks, lambda i, _: add_channels(i, fresh=False), name="i")
         b.loop(
             first, last,
             lambda block, _: self._unpack(b, at, self._of_block(b, results, first, block), block), name="lanes",
@@ -283,13 +296,14 @@ class DataStages:
             copy.emit_planes(b, tensor, packed, dims, inner, plan.planes, plan.plane_pitch)
 
     def _sweep(
-        self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index, fresh: bool
-    ) -> None:
+        self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index,
+        fresh: bool | Value,
+    ) -> None:  # fmt: skip
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
         plan = self.plan
         which = b.add(b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.i_blocks), i_block)
         weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
-        bias = _bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
+        bias = bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
         if plan.spread and not plan.reads_in_place:
             before = b.sub(_first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)

@@ -104,7 +104,7 @@ class Builder:
         self.arguments = [Value(type_.split()[0], f"%{arg}") for type_, arg in arguments]
         listed = ", ".join(f"{type_} %{arg}" for type_, arg in arguments)
         linkage = "" if exported else "internal "
-        self._lines = [f"define {linkage}void @{name}({listed}) nounwind \"stackrealign\" {{", "entry:"]
+        self._lines = [f'define {linkage}void @{name}({listed}) nounwind "stackrealign" {{', "entry:"]
 
     def finish(self) -> None:
         """Return, and hand the function to the module."""

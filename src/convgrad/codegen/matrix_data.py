@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
-from convgrad.codegen.data import DataStages, emit_data, round64
+from convgrad.codegen.data import DataStages, bias_at, emit_data, round64
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.contract import Reduction
@@ -13,11 +13,11 @@ from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.pairs import store_pairs
-from convgrad.codegen.splitting import Pieces, Watch
+from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Spot, Sweep
 from convgrad.codegen.verdict import Verdict
-from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan
+from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of
 
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
@@ -26,7 +26,7 @@ def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
     main = MatrixStages(plan)
     stages, shared, scratch = emit_data(module, main)
     if plan.fallback is not None:
-        again, shared, other = emit_data(module, DataStages(plan.fallback), "again.", shared, main.verdict.condition)
+        again, shared, other = emit_data(module, DataStages(plan.fallback), "again.", shared, main.verdict.bad)
         stages, scratch = (*stages, *again), max(scratch, other)
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
@@ -63,12 +63,16 @@ class MatrixStages(DataStages):
 
     plan: MatrixDataPlan
     sweep = MatrixSweep
+    asks_whether_fresh = True  # packing is most of the code, and tiles are loaded either way
 
     def __init__(self, plan: MatrixDataPlan):
         super().__init__(plan)
         panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
-        self.verdict = Verdict(super().shared_bytes, panels, self.tasks) if plan.watch else None
+        self.verdict = (
+            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, panels, self.tasks) if plan.watch else None
+        )
         self.watch: Watch | None = None
+        self.room: Value | None = None
 
     @property
     def shared_bytes(self) -> int:
@@ -94,12 +98,24 @@ class MatrixStages(DataStages):
         self.watch = Watch(b, self.plan.lanes) if self.verdict else None
         super().pack(b, at, task)
         if self.verdict and self.watch:
+            if self.plan.problem.bias:
+                self._note_bias(b, at, task, self.watch)
             self.verdict.note_second(b, at.shared, task, self.watch)
+
+    def _note_bias(self, b: Builder, at: Places, task: Value, watch: Watch) -> None:
+        """What sums begin with is flushed like they are; the first panel of a lane block has packed it."""
+        plan = self.plan
+        group, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
+        with b.when(b.compare("eq", i_block, 0)):
+            bias = bias_at(plan, b, at, group, block)
+            for lane in range(0, plan.width, plan.lanes):
+                watch.note(b, self.isa.load(b, "f32", b.at(bias, lane, "float"), plan.lanes))
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, with tiles, watching the input."""
         unit = UNITS[self.plan.isa](self.plan.rows)
         unit.begin(b)
+        self.room = room_for_square(b, self.plan.lanes)
         self.watch = Watch(b, self.plan.lanes) if self.verdict else None
         super().task(b, at, task)
         if self.verdict and self.watch:
@@ -155,7 +171,7 @@ class MatrixStages(DataStages):
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Channels 32 by 32, then the rest."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
-        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch)
+        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
         copy = replace(copy, dst_dtype="bf16", pieces=pieces)
         whole = b.floor_div(channels, DEPTH)
         if plan.in_channels >= DEPTH:

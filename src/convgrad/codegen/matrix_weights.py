@@ -13,23 +13,25 @@ from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.pairs import PairCopy
-from convgrad.codegen.splitting import Pieces, Watch
+from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.weights import SumsStage, emit_weights
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, limits_of
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.weights import WindowAxis
 
 
 def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
-    """Sums, then weights, and, if the data turned out to be beyond the pieces, both again on vectors."""
+    """Sums, which are made again on vectors if the data turned out to be beyond the pieces; then weights of either."""
     module = Module()
     sums = MatrixSums(plan)
-    stages, shared, scratch = emit_weights(module, sums)
+    good = sums.verdict.good if sums.verdict else None
+    stages, shared, scratch = emit_weights(module, sums, finish_if=good)
     if plan.fallback is not None:
-        again, shared, other = emit_weights(module, SumsStage(plan.fallback), "again.", shared, sums.verdict.condition)
-        stages, scratch = (*stages, *again), max(scratch, other)
+        spare = SumsStage(plan.fallback)
+        again, shared, other = emit_weights(module, spare, "again.", shared, sums.verdict.bad)
+        stages, scratch = (stages[0], again[0], stages[1], again[1]), max(scratch, other)
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
@@ -41,8 +43,11 @@ class MatrixSums(SumsStage):
     def __init__(self, plan: MatrixWeightsPlan):
         super().__init__(plan)
         tasks = prod(plan.grid)
-        self.verdict = Verdict(super().shared_bytes, tasks, tasks) if plan.watch else None
+        self.verdict = (
+            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, tasks, tasks) if plan.watch else None
+        )
         self.watches: tuple[Watch, Watch] | None = None  # of x and y
+        self.room: Value | None = None
 
     @property
     def shared_bytes(self) -> int:
@@ -54,6 +59,7 @@ class MatrixSums(SumsStage):
         plan = self.plan
         unit = UNITS[plan.isa]()
         unit.begin(b)
+        self.room = room_for_square(b, plan.lanes)
         self.watches = (Watch(b, plan.lanes), Watch(b, plan.lanes)) if self.verdict else None
         # What lies between numbers is multiplied, by zeros on the other side, and must be numbers, too.
         emit_zero(b, self.isa, "f32", at.scratch, self.slab_bytes // 4)
@@ -67,7 +73,7 @@ class MatrixSums(SumsStage):
 
     def _pieces(self, step: int, side: int) -> Pieces:
         watch = self.watches[side] if self.watches else None
-        return Pieces(self.plan.pieces, step, self.plan.exact, watch)
+        return Pieces(self.plan.pieces, step, self.plan.exact, watch, self.room)
 
     def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
         """Channels of x, the elements of each flat axis in planes."""

@@ -17,12 +17,16 @@ NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """How numbers are split: into `count` pieces, `step` numbers apart in memory; `exact` if they hold everything."""
+    """How numbers are split: into `count` pieces, `step` numbers apart in memory; `exact` if they hold everything.
+
+    `room` is memory for a square of vectors, if there is some.
+    """
 
     count: int
     step: int
     exact: bool
     watch: Watch | None = None
+    room: Value | None = None
 
     def store(self, b: Builder, isa: Isa, value: Value, dst: Value, count: Value | None) -> None:
         """All pieces of a number or a vector; with `count` only those of its first lanes."""
@@ -30,6 +34,11 @@ class Pieces:
             self.watch.note(b, value)
         for number, high in enumerate(split(b, value, self.count, self.exact)):
             isa.store_bits(b, _upper(b, high), b.at(dst, number * self.step, "i16"), count)
+
+
+def room_for_square(b: Builder, lanes: int) -> Value:
+    """Memory on the stack; made at the start of a function."""
+    return b.emit("ptr", f"alloca [{lanes * lanes} x float], align 64")
 
 
 def split(b: Builder, value: Value, count: int, exact: bool) -> list[Value]:

@@ -244,10 +244,18 @@ class Sweep:
             operands.reverse()
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
-        sums = list(spot.sums)
-        if not plan.spread:
-            sums.append(self._reduction(0, self.channels, plan.slab_strides[1], plan.width))
-        tile.emit(b, *operands, target, sums, self._start(tile) if self.fresh else None, taps)
+        tile.emit(b, *operands, target, self._in_order(spot.sums), self._start(tile) if self.fresh else None, taps)
+
+    def _in_order(self, taps: tuple[Reduction, ...]) -> list[Reduction]:
+        """Runs of channels, taps, channels, see `plan.order`; across groups the register tile sums channels itself."""
+        b, plan, step = self.b, self.plan, self.plan.slab_strides[1]
+        if plan.spread:
+            return list(taps)
+        if plan.runs == 1:
+            return [*taps, self._reduction(0, self.channels, step, plan.width)]
+        run = plan.channel_unit
+        runs = self._reduction(0, b.floor_div(self.channels, run), run * step, plan.panel // plan.runs)
+        return [runs, *taps, self._reduction(0, run, step, plan.width)]
 
     def _start(self, tile: Tile) -> list[Value]:
         if self.bias is None:
@@ -269,7 +277,7 @@ def _ahead(plan: DataPlan) -> int:
 
 def _tap_strides(plan: DataPlan) -> list[int]:
     """Steps of the packed weights per tap of each axis, the batch included."""
-    step, strides = plan.panel // plan.taps if plan.taps else 0, []
+    step, strides = plan.panel // (plan.runs * plan.taps) if plan.taps else 0, []
     for taps in reversed(plan.problem.taps):
         strides.insert(0, step)
         step *= taps

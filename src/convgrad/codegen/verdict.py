@@ -1,4 +1,4 @@
-"""Whether the data of a call are what bf16 pieces can stand for.
+"""Whether the data of a call are what a matrix unit computes with as f32 arithmetic would.
 
 Every task notes the least and the largest magnitude that it has split, and from these, when all is done, follows one
 verdict for the call: a function of the data alone, whichever threads took which task.
@@ -9,18 +9,16 @@ from __future__ import annotations
 from convgrad.codegen.ir import Builder, Index, Value, constant
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.stages import Places
+from convgrad.plan.matrix import Limits
 
-LARGEST = 0x7F000000  # 2^127: beyond, a rounded piece may be infinite
-LEAST_EXPONENT = 25  # biased: 2^-102, whose last bit is still a normal number
-LEAST_PRODUCT = 2 * 127 - 102  # sum of two biased exponents from which products, to their last bit, are normal
 _NUMBERS = 2  # of i32 per task: the least magnitude less one, and the largest
 
 
 class Verdict:
     """What is known of two operands, in shared memory at `start`: of the second by `seconds` tasks, and so on."""
 
-    def __init__(self, start: int, seconds: int, firsts: int):
-        self._start, self._seconds, self._firsts = start, seconds, firsts
+    def __init__(self, limits: Limits, start: int, seconds: int, firsts: int):
+        self._limits, self._start, self._seconds, self._firsts = limits, start, seconds, firsts
 
     @property
     def size(self) -> int:
@@ -35,22 +33,29 @@ class Verdict:
         """At the end of a task."""
         self._note(b, shared, b.add(task, self._seconds), watch)
 
-    def condition(self, b: Builder, at: Places) -> Value:
+    def good(self, b: Builder, at: Places) -> Value:
+        """Whether the unit may be trusted."""
+        return b.binary("xor", self.bad(b, at), Value("i1", "true"))
+
+    def bad(self, b: Builder, at: Places) -> Value:
         """Whether pieces may have failed; for every task of the stage that begins now."""
         least, most = [], []
         for first, last in ((0, self._seconds), (self._seconds, self._seconds + self._firsts)):
             low, high = self._extremes(b, at.shared, first, last)
             least.append(low)
             most.append(high)
-        large = [b.compare_like("uge", high, LARGEST) for high in most]
-        none = [b.compare_like("eq", low, -1) for low in least]
+        limits = self._limits
+        large = [b.compare_like("uge", high, limits.large) for high in most]
+        some = [b.compare_like("ne", low, -1) for low in least]
         exponents = [b.binary("lshr", b.binary("add", low, constant("i32", 1)), constant("i32", 23)) for low in least]
-        small = [b.compare_like("ult", exponent, LEAST_EXPONENT) for exponent in exponents]
-        small.append(b.compare_like("ult", b.binary("add", *exponents), LEAST_PRODUCT))
-        nothing = b.binary("or", *none)  # all products are zero
-        failed = b.binary("or", b.binary("or", small[0], small[1]), small[2])
-        failed = b.select(nothing, Value("i1", "false"), failed)
-        return b.binary("or", failed, b.binary("or", *large))
+        tiny = [b.compare_like("ult", exponent, limits.least) for exponent in exponents]
+        failed = [b.binary("and", x, y) for x, y in zip(tiny, some, strict=True)]
+        product = b.compare_like("ult", b.binary("add", *exponents), limits.least_product)
+        failed.append(b.binary("and", product, b.binary("and", *some)))  # else all products are zero
+        result, *others = *large, *failed
+        for other in others:
+            result = b.binary("or", result, other)
+        return result
 
     def _note(self, b: Builder, shared: Value, slot: Index, watch: Watch) -> None:
         for number, value in enumerate(watch.extremes(b)):

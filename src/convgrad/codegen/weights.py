@@ -30,9 +30,13 @@ def lower_weights(plan: WeightsPlan) -> KernelModule:
 
 
 def emit_weights(
-    module: Module, sums: SumsStage, prefix: str = "", start: int = 0, only_if: Condition | None = None
-) -> tuple[tuple[Stage, ...], int, int]:
-    """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch."""
+    module: Module, sums: SumsStage, prefix: str = "", start: int = 0, only_if: Condition | None = None,
+    finish_if: Condition | None = None,
+) -> tuple[tuple[Stage, ...], int, int]:  # fmt: skip
+    """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch.
+
+    `only_if` holds for both stages, `finish_if` for the second.
+    """
     plan, size = sums.plan, BYTES[sums.plan.compute]
     plan.validate()
     staging = round64(size * plan.taps * plan.finish_rows * plan.width)
@@ -46,7 +50,7 @@ def emit_weights(
 
     stages = (
         emit_stage(module, f"{prefix}sums", prod(plan.grid), scratch, sums.task, start=start, only_if=only_if),
-        emit_stage(module, f"{prefix}finish", tasks, scratch, write, start=start, only_if=only_if),
+        emit_stage(module, f"{prefix}finish", tasks, scratch, write, start=start, only_if=finish_if or only_if),
     )
     return stages, start + sums.shared_bytes, scratch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from convgrad.drawing.arithmetic import Arithmetic
-from convgrad.drawing.looks import FAINT, GREY, INK, absent, resting, solved
+from convgrad.drawing.looks import FAINT, GREY, INK, Look, absent, resting, solved
 from convgrad.drawing.marks import name, phase_hue
 from convgrad.drawing.scene import LETTER, Scene
 from convgrad.drawing.words import broken, channels, formula, numbers, sum_of
@@ -46,7 +46,7 @@ def _sum(scene: Scene, a: Arithmetic, step: int | None, top: float) -> float:
 
 
 def _legend(scene: Scene, a: Arithmetic, top: float) -> float:
-    entries = [(solved(None), "computed at this step")]
+    entries: list[tuple[Look | None, str]] = [(solved(None), "computed at this step")]
     if len(a.phases) > 1:
         entries += [(resting(None) | {"fill": phase_hue(a, p)}, f"x mod S = {name(p)}") for p in a.phases]
     if any(a.resolved.pads_begin + a.resolved.pads_end):
@@ -54,16 +54,19 @@ def _legend(scene: Scene, a: Arithmetic, top: float) -> float:
         entries.append((absent(), meaning))
     if not all(map(a.is_reached, product(*map(range, a.extents["x"])))):
         entries.append(({"fill": "#ffffff", "stroke": FAINT, "crossed": True}, "no tap reaches it"))
+    zeros = "; 0 is padding" if a.unknown is Unknown.W and any(a.resolved.pads_begin + a.resolved.pads_end) else ""
+    entries.append((None, f"cells with equal labels are multiplied{zeros}"))
     x, y = MARGIN, top
     for i, (look, meaning) in enumerate(entries):
-        width = 30 + 7.2 * len(meaning)
+        width = (30 if look else 8) + 6.4 * len(meaning)
         if x + width > max(scene.width, 560) - MARGIN and x > MARGIN:
             x, y = MARGIN, y + 22
-        crossed = look.pop("crossed", False)
-        scene.box(f"legend.{i}", x, y, 15, 15, **(look | {"stroke-width": min(2, look.get("stroke-width", 1))}))
+        crossed = look.pop("crossed", False) if look else False
+        if look:
+            scene.box(f"legend.{i}", x, y, 15, 15, **(look | {"stroke-width": min(2, look.get("stroke-width", 1))}))
         if crossed:
             scene.line(f"legend.{i}.cross", x, y + 15, x + 15, y, stroke=GREY)
-        scene.text(f"legend.{i}.text", x + 22, y + 12, meaning, 12, fill=GREY)
+        scene.text(f"legend.{i}.text", x + (22 if look else 0), y + 12, meaning, 12, fill=GREY)
         x += width + 14
     return y + 22
 

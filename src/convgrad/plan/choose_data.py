@@ -15,15 +15,15 @@ from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
+from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 MEMORY_BYTES = 4.5  # per cycle, from there
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
-FEW_CHANNELS = 4
 MOST_UNROLLED = 320  # multiply-adds written out
-MOST_SHUFFLED = 1000  # where taps written out share what is put together in registers
+MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
 
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
@@ -47,7 +47,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    plan = replace(plan, blocks_per_task=plan.lane_blocks)
+    plan = replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
     if _reads_in_place(plan):
         plan = _widened(plan, cycles, machine)
         inner = plan.axes[-1]
@@ -113,16 +113,20 @@ def _writes_in_place(plan: DataPlan) -> bool:
 
 
 def _unrolled_axes(plan: DataPlan) -> int:
-    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
-    if not plan.spread and (plan.in_channels > FEW_CHANNELS or not plan.pixels):
+    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over.
+
+    Across groups of several channels the kernel alone decides, because the order of the sum depends on it.
+    """
+    if plan.spread and plan.in_channels > 1:
+        inner = plan.axes[-1]
+        products = plan.in_channels * sum(phase.taps for phase in inner.phases)
+        return int(products <= MOST_SHUFFLED and len(inner.phases) <= MOST_KNOWN_PHASES)
+    if plan.in_channels > FEW_CHANNELS or plan.channel_unit > 1 or not (plan.spread or plan.pixels):
         return 0
     count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
-    if plan.spread:
-        products *= plan.in_channels
     for axis in reversed(plan.axes[1:]):
         products *= sum(phase.taps for phase in axis.phases)
-        most = MOST_SHUFFLED if plan.spread and plan.in_channels > 1 and count == 0 else MOST_UNROLLED
-        if products > most or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
+        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
             break
         count += 1
     return count

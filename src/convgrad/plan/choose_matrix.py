@@ -41,7 +41,7 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     if found is None:
         return
     pieces, products = found
-    watch = needs_watch(pieces)
+    watch = needs_watch(problem.dtype, pieces)
     if watch and problem.accumulate:
         return  # what was added could not be taken back
     axes = gather_axes(problem)
@@ -104,9 +104,7 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
     if found is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
         return
     pieces, products = found
-    watch = needs_watch(pieces)
-    if watch and problem.accumulate:
-        return
+    watch = needs_watch(problem.dtype, pieces)
     c, k = problem.x_channels, problem.y_channels
     row_tiles, lane_tiles = 2 if c > ROWS else 1, 2 if k > COLUMNS else 1
     plan = MatrixWeightsPlan(

@@ -7,6 +7,7 @@ from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis
+from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
@@ -41,6 +42,12 @@ class DataPlan:
     reads_in_place: bool = False  # the input itself serves as slab; implies writes_in_place
     writes_in_place: bool = False  # the output itself serves as result; tiles shift back rather than reach beyond it
     reasons: tuple[str, ...] = ()
+
+    def packable(self, channels: int) -> int:
+        """The next number of input channels that may be packed at a time: whole runs, or a run if they differ."""
+        if self.in_channels % self.channel_unit:
+            return self.channel_unit
+        return -(-channels // self.channel_unit) * self.channel_unit
 
     def unrolls(self, axis: GatherAxis) -> bool:
         """Whether the taps of an axis are written out."""
@@ -90,14 +97,19 @@ class DataPlan:
 
     @property
     def channel_unit(self) -> int:
-        """Input channels are packed in multiples of this."""
-        return 1
+        """Input channels are packed in multiples of this: in whole runs, see `order`."""
+        return channels_in_turn(self.problem)
+
+    @property
+    def runs(self) -> int:
+        """Of the input channels that are packed at a time."""
+        return 1 if self.taps == 1 or self.spread else -(-self.i_block // self.channel_unit)
 
     # --- sizes, in numbers
 
     @property
     def panel(self) -> int:
-        """Packed weights of one block of lanes and one block of input channels, order (taps, i, lane)."""
+        """Packed weights of one block of lanes and one block of input channels, order (run, taps, i, lane)."""
         return self.taps * self.i_block * self.width
 
     @property
@@ -235,6 +247,7 @@ class DataPlan:
         assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
         assert not self.writes_in_place or self.i_blocks == 1
         assert not self.pixels or self.tile[-1] % self.lanes == 0
+        assert self.runs == 1 or self.in_channels % self.channel_unit == 0 == self.i_block % self.channel_unit
 
     def __str__(self) -> str:
         along = "outputs" if self.pixels else "channels of several groups" if self.spread else "channels"

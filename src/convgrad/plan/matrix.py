@@ -41,13 +41,38 @@ def products_of(problem: ConvProblem) -> tuple[int, Products] | None:
     return PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))
 
 
-def needs_watch(pieces: int) -> bool:
-    """Whether numbers that the pieces cannot stand for must be looked for.
+def needs_watch(dtype: str, pieces: int) -> bool:
+    """Whether numbers that the unit would compute with differently from f32 arithmetic must be looked for.
 
     In several pieces infinity and NaN fall apart, and small pieces of small numbers are denormals, which the unit takes
-    for zero. What is rounded to bf16 to begin with keeps the range of f32.
+    for zero, as it does those of bf16. What a mode allows to be rounded to one piece is not looked at.
     """
-    return pieces > 1
+    return pieces >= WHOLE[dtype] or pieces > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bits of the magnitudes of f32 from which, and exponents, with their bias, below which the unit is not to be used.
+
+    A product is judged by the least magnitudes of both operands, as the sum of their exponents.
+    """
+
+    large: int
+    least: int
+    least_product: int
+
+
+INFINITY, BIAS, LEAST_NORMAL = 0x7F800000, 127, -126
+# From 2^127 on a rounded piece may be infinite; the last of 24 bits of a number, or of a product, is to be normal.
+OF_PIECES = Limits(0x7F000000, BIAS + LEAST_NORMAL + 24, 2 * BIAS + LEAST_NORMAL + 24)
+# The 16 bits of a product of two bf16 are to be normal: then all sums are multiples of the least normal number, and
+# nothing is ever a denormal. Infinity would meet the zeros that fill up tiles of weights gradients.
+OF_BF16 = Limits(INFINITY, BIAS + LEAST_NORMAL, 2 * BIAS + LEAST_NORMAL + 14)
+
+
+def limits_of(dtype: str) -> Limits:
+    """Of a plan whose data are watched."""
+    return OF_BF16 if dtype == "bf16" else OF_PIECES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +108,11 @@ class MatrixDataPlan(DataPlan):
     def channel_unit(self) -> int:
         """Input channels come in multiples of this."""
         return DEPTH
+
+    @property
+    def runs(self) -> int:
+        """The unit has an order of its own."""
+        return 1
 
     @property
     def deep_blocks(self) -> int:

@@ -155,7 +155,7 @@ class MatrixWeightsPlan(WeightsPlan):
         assert self.tile_taps == self.lane_groups == self.unroll == 1
         assert self.row_channels in (ROWS, 2 * ROWS)
         assert self.width in (COLUMNS, 2 * COLUMNS)
-        assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
+        assert not self.watch or self.fallback is not None
 
     def __str__(self) -> str:
         lines = [

@@ -4,6 +4,11 @@
 `convgrad.torch.functions` explains what the functions take; the operators themselves are `torch.ops.convgrad.*`.
 """
 
+try:
+    import torch  # noqa: F401  # first, for a message that says what is missing
+except ImportError as error:
+    raise ImportError(f"convgrad.torch needs PyTorch ({error}): pip install 'convgrad[torch]'") from error
+
 from convgrad.torch import nn
 from convgrad.torch.conversion import Conversion, convert, restore
 from convgrad.torch.functions import (

@@ -7,7 +7,7 @@ Manual, TDPBF16PS). Tile numbers are fixed by the emitters: LLVM's allocator, wh
 
 from __future__ import annotations
 
-from convgrad.codegen.ir import Builder, Module, Value, constant
+from convgrad.codegen.ir import Builder, Index, Module, Value, constant, index
 
 ROWS, ROW_BYTES = 16, 64
 COLUMNS, DEPTH = 16, 32  # f32 in a row of C; bf16 in a row of A
@@ -41,9 +41,9 @@ class TileUnit:
         """All numbers of a tile."""
         self._do(b, "tilezero", _number(tile))
 
-    def load(self, b: Builder, tile: int, address: Value, row_bytes: int) -> None:
+    def load(self, b: Builder, tile: int, address: Value, row_bytes: Index) -> None:
         """Rows that lie `row_bytes` apart."""
-        self._do(b, "tileloadd64", _number(tile), address, Value("i64", str(row_bytes)))
+        self._do(b, "tileloadd64", _number(tile), address, index(row_bytes))
 
     def store(self, b: Builder, tile: int, address: Value, row_bytes: int) -> None:
         """Rows, `row_bytes` apart."""
@@ -81,7 +81,7 @@ class EmulatedTileUnit(TileUnit):
         for row in range(self.rows_of(tile)):
             b.store(Value("<16 x i32>", "zeroinitializer"), b.at(self._at(b, tile), row * ROW_BYTES, "i8"), 64)
 
-    def load(self, b: Builder, tile: int, address: Value, row_bytes: int) -> None:
+    def load(self, b: Builder, tile: int, address: Value, row_bytes: Index) -> None:
         """Rows that lie `row_bytes` apart."""
         b.call_void("tile.move", self._at(b, tile), ROW_BYTES, address, row_bytes, self.rows_of(tile))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
 
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
@@ -212,13 +214,24 @@ class Tile:
         return None
 
     def _steps(self, taps: Sequence[tuple[int, int]], shared: int | None) -> list[list[Product]]:
-        """Products in the order of arithmetic: by place of the shared operand, else tap by tap."""
+        """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
+
+        The terms of every sum come in the order of the taps; places in an order in which that is so.
+        """
         if shared is None:
             return [self._products([tap]) for tap in taps]
         by_place: dict[int, list[Product]] = {}
+        before: dict[int, dict[int, None]] = {}  # places that come before a place
+        last: dict[tuple[int, int], int] = {}
         for product in self._products(taps):
-            by_place.setdefault(product[shared], []).append(product)
-        return [by_place[place] for place in sorted(by_place)]
+            place, of_sum = product[shared], product[2:]
+            by_place.setdefault(place, []).append(product)
+            earlier = before.setdefault(place, {})
+            if of_sum in last:
+                earlier[last[of_sum]] = None
+            last[of_sum] = place
+        order = _in_order(before)
+        return [by_place[place] for place in order] if order else self._steps(taps, None)
 
     def zeros(self) -> list[Value]:
         """To start from."""
@@ -236,6 +249,21 @@ def _joined(reductions: Sequence[Reduction]) -> list[Reduction]:
             continue
         joined.insert(0, axis)
     return joined
+
+
+def _in_order(before: dict[int, dict[int, None]]) -> list[int]:
+    """Numbers after all that come before them, else ascending; [] if there is no such order."""
+    sorter, ready, order = TopologicalSorter(before), [], []
+    try:
+        sorter.prepare()
+    except CycleError:
+        return []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heappush(ready, number)
+        order.append(heappop(ready))
+        sorter.done(order[-1])
+    return order
 
 
 def _known(axis: Reduction) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, COLUMNS, TileUnit
+from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, COLUMNS, ROW_BYTES, TileUnit
 from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.plan.matrix import Products
 
@@ -32,14 +32,18 @@ class MatrixTile:
     c_step: int
 
     def emit(
-        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool,
+        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool | Value,
         start: Value | None = None,
     ) -> None:  # fmt: skip
-        """Start from zero or, for every row, the vectors at `start`; unless fresh, from what C holds."""
+        """Start from zero or, for every row, the vectors at `start`; unless fresh, an i1 perhaps, from what C holds."""
         places = [(m, n) for m in range(len(self.a_rows)) for n in range(len(self.b_columns))]
         for m, n in places:
             tile, at = self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float")
-            if not fresh:
+            if isinstance(fresh, Value):
+                row = b.at(start, n * COLUMNS, "float") if start is not None else b.module.bytes(bytes(ROW_BYTES))
+                step = b.select(fresh, index(0), index(4 * self.c_step))
+                self.unit.load(b, tile, b.select(fresh, row, at), step)
+            elif not fresh:
                 self.unit.load(b, tile, at, 4 * self.c_step)
             elif start is not None:
                 self.unit.load(b, tile, b.at(start, n * COLUMNS, "float"), 0)

@@ -1,0 +1,34 @@
+"""In which order the products of one output are added up: the same whatever extents, batch and blocks are.
+
+Runs of input channels, one after the other; in each of them tap by tap, the innermost axis fastest; at each tap channel
+by channel. So an element has the same bits in a large problem and in a part of it, and in a batch and alone.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.problem.conv import ConvProblem, Unknown
+
+FEW_CHANNELS = 4
+FEW_OUTPUTS = 16  # output channels below which vectors mostly run along outputs
+LONG_RUN, SHORT_RUN, RUN_FOR_FEW = 64, 32, 16  # channels
+FEW_TAPS = 9
+
+
+def channels_in_turn(p: ConvProblem) -> int:
+    """Input channels of one run, a divisor of them where one fits; 1 where there is one tap, and runs mean nothing.
+
+    Of everything that is packed at a time runs are the least, so they are short where taps are many or far apart, or
+    few results are made of them, and a single channel where taps are worth writing out.
+    """
+    given, solved = (p.x_channels, p.y_channels) if p.unknown is Unknown.Y else (p.y_channels, p.x_channels)
+    taps = prod(p.taps)
+    far = any(r > 1 < d for r, d in zip(p.taps, p.dilation, strict=True))
+    most = RUN_FOR_FEW if solved < FEW_OUTPUTS else SHORT_RUN if far or taps > FEW_TAPS else LONG_RUN
+    if taps == 1 or (given <= FEW_CHANNELS and (p.groups > 1 or solved < FEW_OUTPUTS)):
+        return 1
+    if given <= most:
+        return max(1, given)
+    fitting = (n for n in range(most, most // 3, -1) if given % n == 0)
+    return next(fitting, -(-given // -(-given // LONG_RUN)))
