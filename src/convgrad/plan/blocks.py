@@ -54,7 +54,9 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
 
 
 def _halved(plan: Plan) -> Iterator[Plan]:
-    """With fewer and fewer groups per task."""
+    """With fewer and fewer groups per task: all of a position at once, or a few planes."""
+    if _in_planes(plan):
+        plan = replace(plan, blocks_per_task=1)
     while True:
         yield plan
         if plan.blocks_per_task == 1:
@@ -100,7 +102,7 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     packing = touched * plan.slab_numbers * TURN + zeros + ROW * rows
     scattered = 0.0
     if plan.spread:
-        packing += RUN * touched
+        packing += 0.0 if _in_planes(plan) else RUN * touched
         scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES)
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
@@ -112,6 +114,12 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     results_bytes = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered
     return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
+
+
+def _in_planes(plan: DataPlan) -> bool:
+    """Whether channels of the input lie farther apart than positions."""
+    strides = plan.problem.x_strides if plan.solves_y else plan.problem.y_strides
+    return min(map(abs, strides[1:3])) > abs(strides[-1])
 
 
 def _written_bytes(plan: DataPlan) -> int:
