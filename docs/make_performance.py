@@ -3,12 +3,14 @@
     python docs/make_performance.py [speed] [accuracy] [determinism]
 
 Figures are those of the machine that this runs on; nothing else should run there. Engines that are not installed are
-left out.
+left out, and so are pictures where matplotlib is not. `--budget 0.01 --to /tmp/pages` shows soon what it will be.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import importlib.util
 import io
 import json
 import sys
@@ -54,9 +56,12 @@ def head(title: str, command: str, versions: dict[str, str] | None = None) -> li
     ]
 
 
-def speed(network: str) -> str:
-    """The gradients of a network, on one thread."""
-    found = report("bench", network, "--budget", "0.1", "--threads", "1")
+def speed(network: str, folder: Path, budget: float) -> str:
+    """The gradients of a network, on one thread; draws them, too."""
+    picture = folder / f"{network}.svg"
+    drawn = importlib.util.find_spec("matplotlib") is not None
+    plot = ["--plot", str(picture)] if drawn else []
+    found = report("bench", network, "--budget", str(budget), "--threads", "1", *plot)
     engines = [engine for engine in ENGINES if engine in found["versions"]]
     lines = head(f"Speed: {network}", "python docs/make_performance.py speed", found["versions"])
     lines += [
@@ -64,6 +69,16 @@ def speed(network: str) -> str:
         f"fastest other engine over that of convgrad. The load of the machine was {found['load_average']:.1f} when "
         "this was measured; where nothing else runs it is near 0, and only then are small differences real.",
         "",
+    ]
+    lines += [f"![A mark for each engine before a bar as long as the machine allows]({picture.name})", ""] * drawn
+    summaries = [row for row in found["summary"] if row["compared"]]
+    lines += [
+        f"* {row['operation']}: {row['ratio']:.2f} times as fast as the fastest other engine (geometric mean), ahead "
+        f"in {row['ahead']} of {row['compared']}"
+        for row in summaries
+    ]
+    lines += [""] * bool(summaries)
+    lines += [
         f"| layer | operation | {' | '.join(engines)} | ratio |",
         f"|---|---|{'---:|' * (len(engines) + 1)}",
     ]
@@ -130,14 +145,22 @@ def _checksums(result: dict[str, Any]) -> set[str]:
 
 def main() -> int:
     """Write the pages that are asked for, or all."""
-    asked = sys.argv[1:] or ["speed", "accuracy", "determinism"]
-    HERE.mkdir(exist_ok=True)
+    pages = ("speed", "accuracy", "determinism")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help=f"of {', '.join(pages)}; all if none is given")
+    parser.add_argument("--budget", type=float, default=0.1, help="seconds per engine and layer (default: %(default)s)")
+    parser.add_argument("--to", type=Path, default=HERE, metavar="DIR", help="where to write (default: %(default)s)")
+    args = parser.parse_args()
+    asked = args.pages or pages
+    if unknown := [page for page in asked if page not in pages]:
+        parser.error(f"there is no page {unknown[0]!r}; the pages are {', '.join(pages)}")
+    args.to.mkdir(parents=True, exist_ok=True)
     if "accuracy" in asked:
-        (HERE / "accuracy.md").write_text(accuracy(), encoding="utf-8")
+        (args.to / "accuracy.md").write_text(accuracy(), encoding="utf-8")
     if "determinism" in asked:
-        (HERE / "determinism.md").write_text(determinism(), encoding="utf-8")
+        (args.to / "determinism.md").write_text(determinism(), encoding="utf-8")
     for network in NETWORKS if "speed" in asked else ():
-        (HERE / f"{network}.md").write_text(speed(network), encoding="utf-8")
+        (args.to / f"{network}.md").write_text(speed(network, args.to, args.budget), encoding="utf-8")
     return 0
 
 

@@ -10,6 +10,7 @@ import pytest
 from convgrad.cli import networks, plots, racing, work
 from convgrad.cli.problem_string import parse
 from convgrad.cli.racing import Result, Timing
+from convgrad.engines.interface import EngineError
 
 SMALL = ("--budget", "0.01", "--dir", "BWD_D,BWD_W", "--deconv", "mb1ic8ih8oc8kh4sh2ph1nsmall")
 needs_matplotlib = pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="matplotlib is not installed")
@@ -75,6 +76,20 @@ def test_a_wrong_result_is_no_rival_and_an_error(convgrad, stand_ins, peaks, mon
     data, weights = json.loads(out)["results"]
     assert status == 1
     assert (data["ratio"], weights["ratio"]) == (4, None)
+
+
+def test_a_failure_of_our_own_is_an_error(convgrad, stand_ins, peaks, monkeypatch):
+    plain = racing.Remote.ask
+
+    def ask(self, request, *arguments):
+        if self.name == "convgrad" and request == "batch":
+            raise EngineError("out of order")
+        return plain(self, request, *arguments)
+
+    monkeypatch.setattr(racing.Remote, "ask", ask)
+    status, out, _ = convgrad("bench", *peaks, *SMALL)
+    assert status == 1
+    assert "convgrad failed: out of order" in out
 
 
 @needs_matplotlib

@@ -12,7 +12,7 @@ from typing import Any
 from convgrad import engines
 from convgrad.cli import plots, problem_string, racing, roofs, work
 from convgrad.cli.display import Table, UsageError, natural, positive, progress, show
-from convgrad.cli.racing import OURS, Race, Result, geometric_mean
+from convgrad.cli.racing import OURS, Race, Result, Timing, geometric_mean
 from convgrad.plan.machine import available_cpus
 
 EXAMPLES = f"""\
@@ -84,7 +84,12 @@ def command(args: argparse.Namespace) -> int:
         _print_csv(results, names)
     else:
         show(report, as_json=args.json, text=list(_text(args, results, names, race)))
-    return 0 if all(timing.status != "wrong" for result in results for timing in result.timings.values()) else 1
+    return 1 if any(_is_fault(name, timing) for result in results for name, timing in result.timings.items()) else 0
+
+
+def _is_fault(name: str, timing: Timing) -> bool:
+    """A wrong result of anybody, or none of ours; what other engines cannot do is a finding."""
+    return timing.status == "wrong" or (name == OURS and timing.status != "ok")
 
 
 def chosen(args: argparse.Namespace) -> list[work.Job]:

@@ -245,7 +245,11 @@ class Copy:
     def _full_tile(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         lanes = self.isa.lanes(self.compute)
         rows = [self.isa.load(b, self.src_dtype, self._src(b, src, i * across.src), lanes) for i in range(lanes)]
-        for j, value in enumerate(self.isa.transpose(b, rows)):
+        values = self.isa.transpose(b, rows)
+        if self.pieces is not None and self.pieces.room is not None:
+            self._store_rows(b, values, dst, along, None, lanes, self.pieces.room)
+            return
+        for j, value in enumerate(values):
             self._store(b, value, self._dst(b, dst, j * along.dst))
 
     def _part_tile(
@@ -277,8 +281,9 @@ class Copy:
                     self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
 
     def _store_rows(
-        self, b: Builder, values: list[Value], dst: Value, along: Dim, rows: Value, columns: Index, room: Value
-    ) -> None:
+        self, b: Builder, values: list[Value], dst: Value, along: Dim, rows: Value | None, columns: Index,
+        room: Value,
+    ) -> None:  # fmt: skip
         """Vectors by way of memory, so that the many instructions of a split are written down once."""
         lanes = len(values)
         for j, value in enumerate(values):

@@ -58,31 +58,33 @@ class PairCopy:
     def _along_run(self, b: Builder, src: Value, dst: Value, run: Dim, lanes: Dim) -> None:
         """Squares of elements and lanes, transposed."""
         length = self.isa.lanes("f32")
-        last = b.sub(lanes.extent, 1)
+        last, whole = b.sub(lanes.extent, 1), lanes.extent == self.width
 
-        def square(q: Index, lane: int) -> None:
+        def square(q: Index, lane: Index) -> None:
             left = b.minimum(b.sub(run.extent, q), length)
             count = None if left == length else index(left)
             rows = []
-            for i in range(lane, lane + length):
-                place = b.at(src, b.add(b.mul(b.minimum(i, last), lanes.src), q), STORAGE[self.src_dtype])
+            for i in range(length):
+                line = b.add(lane, i) if whole else b.minimum(b.add(lane, i), last)
+                place = b.at(src, b.add(b.mul(line, lanes.src), q), STORAGE[self.src_dtype])
                 rows.append(self.isa.load(b, self.src_dtype, place, length, count))
-            rows = self._only(b, rows, b.sub(lanes.extent, lane))
-            columns = self.isa.transpose(b, rows)
-            for j in range(0, length, 2):
-                there = b.at(dst, b.add(b.mul(b.add(q, j), self.width), 2 * lane), "i16")
-                if count is None:
-                    store_pairs(b, self.pieces, columns[j], columns[j + 1], there)
-                elif isinstance(left, int):
-                    if j < left:
-                        store_pairs(b, self.pieces, columns[j], columns[j + 1], there)
-                else:
-                    with b.when(b.compare("sgt", left, j)):
-                        store_pairs(b, self.pieces, columns[j], columns[j + 1], there)
+            rows = rows if whole else self._only(b, rows, b.sub(lanes.extent, lane))
+            room = self.pieces.room
+            assert room is not None
+            for j, column in enumerate(self.isa.transpose(b, rows)):
+                self.isa.store(b, "f32", column, b.at(room, j * length, "float"))
+
+            def two(j: Index, _: object) -> None:
+                even, odd = (
+                    self.isa.load(b, "f32", b.at(room, b.mul(b.add(j, e), length), "float"), length) for e in range(2)
+                )
+                there = b.at(dst, b.add(b.mul(b.add(q, j), self.width), b.mul(lane, 2)), "i16")
+                store_pairs(b, self.pieces, even, odd, there)
+
+            b.loop(0, left, two, step=2, name="pair")
 
         def squares(q: Index, _: object) -> None:
-            for lane in range(0, self.width, length):
-                square(q, lane)
+            b.loop(0, self.width, lambda lane, _: square(q, lane), step=length, name="lane")
 
         b.loop(0, run.extent, squares, step=length, name="square")
 

@@ -19,7 +19,7 @@ NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an
 class Pieces:
     """How numbers are split: into `count` pieces, `step` numbers apart in memory; `exact` if they hold everything.
 
-    `room` is memory for a square of vectors, if there is some.
+    `room` is memory for a square of vectors, where a loop is to take them from there: a split is many instructions.
     """
 
     count: int

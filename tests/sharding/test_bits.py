@@ -1,0 +1,83 @@
+"""Parts have the bits of the whole, of numbers whose sums are rounded, too: the order of a sum has nothing to do with
+extents, batch and blocks."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from cases import FUNCTIONS
+from convgrad.dtypes import numpy_dtype
+from convgrad.sharding import shard_plan
+
+# batch, groups, input and output channels, extents of the image, kernel, stride, dilation, pads
+GEOMETRIES = {
+    "one channel": (2, 1, 1, 8, (40, 21), 3, 1, 1, 1),
+    "few channels, vectors along channels": (1, 1, 3, 32, (31, 29), 7, 2, 1, 3),
+    "few channels, vectors along outputs": (2, 1, 3, 4, (20, 40), 3, 1, 1, 1),
+    "few channels per group": (1, 8, 32, 32, (20, 29), 3, 1, 1, 1),
+    "several channels of a group give several": (1, 16, 48, 16, (12, 30), 3, 1, 1, 1),
+    "depthwise": (2, 20, 20, 20, (24, 33), 5, 1, 2, 4),
+    "depthwise, strided": (1, 16, 16, 16, (29, 31), 3, 2, 1, 1),
+    "one run": (1, 1, 40, 24, (18, 33), 3, 1, 1, 1),
+    "several runs": (2, 1, 192, 16, (9, 40), 3, 1, 1, 1),
+    "several runs, few outputs": (1, 1, 80, 2, (21, 50), 3, 1, 1, 1),
+    "runs of unequal length": (1, 1, 67, 32, (14, 30), 3, 1, 1, 1),
+    "several runs, far taps": (1, 1, 96, 16, (25, 25), 3, 1, 6, 6),
+    "many taps": (1, 1, 64, 8, (40, 24), 4, 2, 1, 1),
+    "one tap": (2, 1, 130, 24, (13, 17), 1, 1, 1, 0),
+    "windows apart": (1, 1, 48, 16, (26, 26), 2, 4, 1, 0),
+    "a line": (1, 1, 96, 16, (700,), 11, 1, 1, 5),
+    "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
+}  # fmt: skip
+
+
+def problems(geometry, data_format):
+    """Each operation that sums nothing across parts of an axis: its shapes and attributes."""
+    n, groups, c, k, image, taps, stride, dilation, pad = geometry
+    rank, reach = len(image), (taps - 1) * dilation + 1
+    windows = [(x + 2 * pad - reach) // stride + 1 for x in image]
+    grown = [stride * (x - 1) + reach - 2 * pad for x in image]
+
+    def activation(channels, extents):
+        return (n, channels, *extents) if data_format == "NCX" else (n, *extents, channels)
+
+    weights = (k, c // groups, *[taps] * rank)
+    words = {
+        "strides": [stride] * rank, "dilations": [dilation] * rank, "pads_begin": [pad] * rank,
+        "pads_end": [pad] * rank, "groups": groups, "data_format": data_format,
+    }  # fmt: skip
+    plain, transposed = words | {"weights_format": "OIX"}, words | {"weights_format": "IOX"}
+    yield "Convolution", (activation(c, image), weights, (k,)), plain
+    shape = activation(c, image)
+    yield "ConvolutionBackwardData", (activation(k, windows), weights), plain | {"dst_shape": shape}
+    yield "ConvTranspose", (activation(k, image), weights, (c,)), transposed
+    yield "ConvTransposeBackwardData", (activation(c, grown), weights), transposed
+
+
+def of_parts(plan, inputs, like):
+    """What the parts make, side by side."""
+    result = np.full_like(like, np.nan)
+    for part in plan.parts:
+        if not part.is_empty:
+            result[part.output.index] = FUNCTIONS[part.problem.op](*part.select(*inputs), **part.attributes)
+    return result
+
+
+def compare(geometry, data_format, dtype, rng):
+    """The outcome of every operation along the innermost axis, and along the batch if there is more than one image."""
+    for op, shapes, words in problems(geometry, data_format):
+        inputs = [rng.standard_normal(shape).astype(numpy_dtype(dtype)) for shape in shapes]
+        whole = FUNCTIONS[op](*inputs, **words)
+        for axis in (len(geometry[4]) - 1, "batch")[: geometry[0]]:
+            assert_array_equal(of_parts(shard_plan(op, axis, 2, shapes=shapes, **words), inputs, whole), whole)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
+def test_parts_have_the_bits_of_the_whole(geometry, rng):
+    compare(geometry, "NXC" if geometry[0] == 1 else "NCX", "f32", rng)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "bf16"])
+@pytest.mark.parametrize("name", ["several runs", "few channels per group"])
+def test_so_do_those_of_other_types(name, dtype, rng):
+    compare(GEOMETRIES[name], "NXC", dtype, rng)
