@@ -24,7 +24,7 @@ def channels_in_turn(p: ConvProblem) -> int:
     """
     given, solved = (p.x_channels, p.y_channels) if p.unknown is Unknown.Y else (p.y_channels, p.x_channels)
     taps = prod(p.taps)
-    far = any(r > 1 < d for r, d in zip(p.taps, p.dilation, strict=True))
+    far = given > LONG_RUN and any(r > 1 < d for r, d in zip(p.taps, p.dilation, strict=True))
     most = RUN_FOR_FEW if solved < FEW_OUTPUTS else SHORT_RUN if far or taps > FEW_TAPS else LONG_RUN
     if taps == 1 or (given <= FEW_CHANNELS and (p.groups > 1 or solved < FEW_OUTPUTS)):
         return 1
