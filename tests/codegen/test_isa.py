@@ -243,6 +243,23 @@ def test_transpose_exchanges_rows_and_lanes(dtype, isa):
     np.testing.assert_array_equal(result, source.T)
 
 
+@each_isa
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_pick_takes_any_lanes(groups, dtype, isa):
+    """Within parts of a vector, across them, and one lane for all."""
+    emitter, lanes, kind = ISAS[isa], in_lanes(isa, dtype), numpy_dtype(dtype)
+    per_group = max(1, lanes // groups)
+    wanted = [lane // per_group * per_group + per_group - 1 for lane in range(lanes)]
+
+    def body(b, source, result):
+        emitter.store(b, dtype, emitter.pick(b, emitter.load(b, dtype, source, lanes), wanted), result)
+
+    source, result = np.arange(lanes).astype(kind), np.full(lanes, np.nan, kind)
+    compile_function(isa, ("ptr", "ptr"), body)(source.ctypes.data, result.ctypes.data)
+    np.testing.assert_array_equal(result, source[wanted])
+
+
 def test_vectors_are_those_of_the_machine():
     for isa, emitter in ISAS.items():
         machine = machine_for(isa)

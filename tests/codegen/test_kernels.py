@@ -8,7 +8,7 @@ import pytest
 
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import check, random_problem, strides_in
-from convgrad.plan.choose import choose
+from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -87,6 +87,34 @@ EDGES = {
 def test_edges_are_solved_by_every_layout_of_vectors(problem, isa):
     for variant in range(3):
         check(problem, isa, variant=variant, low=bool(variant % 2))
+
+
+GROUPED = {  # lanes of several groups, each of which meets the numbers of its own
+    "halves of a vector": dict(channels=(8, 8), groups=7),
+    "quarters of a vector": dict(channels=(4, 4), groups=32),
+    "quarters of a vector, in phases": dict(channels=(4, 4), groups=9, stride=2),
+    "lanes left over": dict(channels=(3, 3), groups=11),
+    "more numbers than lanes": dict(channels=(7, 2), groups=21),
+    "more lanes than numbers": dict(channels=(2, 5), groups=21),
+    "one number for many lanes": dict(channels=(1, 4), groups=40),
+}  # fmt: skip
+
+
+@each_isa
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("unknown", [X, Y], ids=["x", "y"])
+@pytest.mark.parametrize("sizes", GROUPED.values(), ids=GROUPED)
+def test_groups_side_by_side_meet_their_own_numbers(sizes, unknown, layout, isa):
+    windows = (9, 17) if sizes.get("stride", 1) == 1 else (5, 9)
+    problem = problem_of(unknown, (9, 17), windows, (3, 3), **sizes, low=1, layout=layout, bias=True)
+    for number, dtype in enumerate(("f32", "f64", "bf16") if layout == "NXC" else ("f32",)):
+        asked = replace(problem, dtype=dtype, out_dtype=dtype)
+        found = [
+            n for n, plan in enumerate(variants(asked, machine_for(isa))) if isinstance(plan, DataPlan) and plan.spread
+        ]
+        for variant in found:
+            check(asked, isa, variant=variant, low=bool(number % 2), alter=number or None)
+        assert found or sizes["channels"][unknown is Y] > machine_for(isa).lanes_f32 // (2 if dtype == "f64" else 1)
 
 
 SUMMED = {  # of x and of y, in every kind of plan; see KINDS

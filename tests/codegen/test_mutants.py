@@ -14,7 +14,7 @@ from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
 from convgrad.codegen import bias, data, finish, interleave, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
-from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.contract import Groups, Tile
 from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan import axes, choose_data, choose_weights
@@ -74,12 +74,16 @@ def vectors_without_tail(plain, self, b, src, dst, dim):
     return plain(self, b, src, dst, replace(dim, extent=b.mul(b.floor_div(dim.extent, lanes), lanes)))
 
 
+def sources_of_the_group_before(sources, self, lanes, number):
+    return [max(0, place - self.numbers) for place in sources(self, lanes, number)]
+
+
 def picked_one_too_far(plain, b, parts, wanted):
     return plain(b, parts, [*wanted[1:], wanted[0]])
 
 
-def groups_that_go_on(plain, plan, b, bundle):
-    return b.mul(bundle, plan.lane_groups)
+def groups_that_go_on(plain, plan, b, group, block):
+    return b.mul(block, plan.lane_groups)
 
 
 def one_task_less(plain, module, symbol, tasks, *others):
@@ -181,7 +185,10 @@ MUTANTS = {
         interleave, "pick", picked_one_too_far, NAMED["along outputs, in planes"]
     ),
     "groups meet each other's channels": Mutant(
-        packing, "pick", picked_one_too_far, NAMED["across groups, packed"], MASKED
+        Groups, "sources", sources_of_the_group_before, NAMED["across groups, packed"]
+    ),
+    "gradients of groups meet each other's channels": Mutant(
+        packing, "pick", picked_one_too_far, NAMED["weights across groups, packed"], MASKED
     ),
     "the last bundle goes on beyond the groups": Mutant(
         data, "_first_group", groups_that_go_on, ODD_GROUPS

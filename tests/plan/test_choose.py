@@ -181,3 +181,18 @@ def test_the_workspace_of_real_layers_is_bounded(unknown, nxc):
         if used > MOST_BYTES:
             offenders[str(problem)] = used
     assert not offenders
+
+
+def test_depthwise_layers_beyond_every_cache_move_many_channels_at_a_time():
+    sizes = {"channels": (1, 1), "groups": 96, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
+    for unknown in (Unknown.X, Unknown.Y):
+        far = choose(problem_of(unknown, **sizes, batch=4, nxc=True), machine_for("avx512"))
+        near = choose(problem_of(unknown, **sizes, batch=1, nxc=True), machine_for("avx512"))
+        assert (far.width, far.lane_blocks) == (96, 1)
+        assert near.width < far.width
+
+
+def test_a_task_across_groups_packs_whole_positions_of_images_that_hold_channels_innermost():
+    sizes = {"channels": (4, 4), "groups": 32, "image": 56, "windows": 56, "taps": 3, "low": 1, "batch": 4}
+    plan = choose(problem_of(Unknown.Y, **sizes, nxc=True), machine_for("avx512"))
+    assert (plan.spread, plan.slab_groups) == (True, 32)
