@@ -12,17 +12,13 @@ from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, needs_watch, products_of
+from convgrad.plan.matrix_blocks import LOAD_ROWS, SPLIT, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import cuts
 from convgrad.plan.weights import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
-TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
-LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
-TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
-UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
 MOST_PLANES = 4  # strides up to which x is worth packing in planes
-SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +60,7 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     )  # fmt: skip
     cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
     cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
-    yield problem.groups * phases * shape.cycles + cost, plan
+    yield problem.groups * phases * shape.cycles + cost + (VERDICT if watch else 0), plan
 
 
 def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileShape:
@@ -98,7 +94,7 @@ def finished_matrix_data(plan: MatrixDataPlan, cycles: float, fallback: DataPlan
 
 
 def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixWeightsPlan]]:
-    """Predicted cycles, and a plan of one window per block, if a matrix unit can compute the problem at all."""
+    """Predicted cycles, and a plan, if a matrix unit can compute the problem at all."""
     found = products_of(problem) if machine.has_tiles else None
     axes = window_axes(problem)
     if found is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
@@ -112,12 +108,4 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
         lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1, block=(1,) * len(axes), chunks=1,
         lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces, products=products, watch=watch,
     )  # fmt: skip
-    whole = replace(plan, block=tuple(max(1, axis.windows) for axis in axes))
-    steps = prod(whole.outer_block) * whole.depth / DEPTH * len(products)
-    blocks = -(-c // plan.row_channels) * -(-k // plan.width) * problem.groups * prod(problem.taps)
-    loads = (UNALIGNED_ROWS * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
-    cycles = blocks * steps * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
-    for name, turned in (("x", whole.problem.x_strides), ("y", whole.problem.y_strides)):
-        along = abs(turned[2]) < abs(turned[-1])
-        cycles += prod(problem.shapes[name]) * ((TURN if along == (name == "x") else MOVE) + SPLIT * pieces)
-    yield cycles, plan
+    yield best_window_blocks(plan)
