@@ -118,34 +118,37 @@ def _below(name: str) -> Callable[..., Tensor]:
 
 
 def _bilinear(name: str, rule: Rule) -> Callable[..., Tensor]:
-    run = _below(name)
+    run, kernel = _below(name), getattr(kernels, name)
     op = getattr(torch.ops.convgrad, name).default
     words, has_bias = rule.words, rule.has_bias
     is_grad_enabled = torch.is_grad_enabled
 
-    def forward(ctx, keyset, first, second, *rest):
-        _, needs_first, needs_second, *_ = ctx.needs_input_grad
+    # What is no tensor comes in one tuple: autograd looks at every argument of a function, and wants a None for each.
+    def forward(ctx, known, first, second, bias):
+        keyset, rest = known
+        _, needs_first, needs_second, _ = ctx.needs_input_grad
         if needs_second:
             ctx.save_for_backward(first, second if needs_first else None)
-            ctx.known = first.shape, second.shape, dim_order(second), rest[words]
+            ctx.known = tuple(first.shape), tuple(second.shape), dim_order(second), rest[words]
         else:
             ctx.save_for_backward(None, second if needs_first else None)
-            ctx.known = first.shape, None, None, rest[words]
+            ctx.known = tuple(first.shape), None, None, rest[words]
+        if has_bias:
+            rest = (bias, *rest[1:])
         return run(keyset, first, second, *rest)
 
     def backward(ctx, diff):
         first, second = ctx.saved_tensors
         first_shape, second_shape, order, words = ctx.known
-        _, needs_first, needs_second, *needs = ctx.needs_input_grad
-        diff_first = diff_second = None
-        others: list[Tensor | None] = [None] * len(needs)
+        _, needs_first, needs_second, needs_bias = ctx.needs_input_grad
+        diff_first = diff_second = diff_bias = None
         if needs_first:
             diff_first = rule.of_first(diff, second, first_shape, (), words)
         if needs_second:
             diff_second = rule.of_second(diff, first, second_shape, order, words)
-        if has_bias and needs[0]:
-            others[0] = call.bias_add_backward(diff)
-        return None, diff_first, diff_second, *others
+        if needs_bias:
+            diff_bias = call.bias_add_backward(diff)
+        return None, diff_first, diff_second, diff_bias
 
     # Autograd below the transforms of torch.func, which come here once for each of their levels
     apply = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward)).apply
@@ -155,10 +158,12 @@ def _bilinear(name: str, rule: Rule) -> Callable[..., Tensor]:
             primals, tangents = _unpacked(first, second, rest[0] if has_bias else None)
             if any(tangent is not None for tangent in tangents):
                 return _dual(op, has_bias, primals, tangents, rest)
-        if is_grad_enabled() and (
-            first.requires_grad or second.requires_grad or (has_bias and rest[0] is not None and rest[0].requires_grad)
-        ):
-            return _apply(apply, keyset, first, second, *rest)
+        if is_grad_enabled():
+            bias = rest[0] if has_bias else None
+            if first.requires_grad or second.requires_grad or (bias is not None and bias.requires_grad):
+                return _apply(apply, (keyset, rest), first, second, bias)
+        if keyset is None or keyset.raw_repr() & _REMAINING == _PLAIN:  # as `run` does, a call less
+            return kernel(first, second, *rest)
         return run(keyset, first, second, *rest)
 
     return autograd

@@ -15,14 +15,13 @@ from torch import Tensor
 from torch.nn import Parameter
 
 _included, _excluded = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
-_keys = torch._C._dispatch_keys
 _function_modes = torch._C._len_torch_function_stack
 _profiles = torch.autograd._profiler_enabled
 _compiles = torch.compiler.is_compiling
 
+_strided = torch.strided
 _types = (Tensor, Parameter)
 _not_tensors = (type(None), list, tuple, torch.Size)
-_plain = _keys(torch.empty(0)).raw_repr()
 # Of a thread in which nothing is switched on. A program that imports us inside a mode merely goes the long way.
 _nothing_on = (_included().raw_repr(), _excluded().raw_repr())
 
@@ -37,15 +36,18 @@ def short_way(op: Callable[..., Tensor], autograd: Callable[..., Tensor]) -> Cal
         if (
             not _compiles()
             and type(first) in _types
-            and (_included().raw_repr(), _excluded().raw_repr()) == _nothing_on
-            and _keys(first).raw_repr() == _plain
             and not _function_modes()
             and not _profiles()
+            and (_included().raw_repr(), _excluded().raw_repr()) == _nothing_on
+            and first.is_cpu
+            and first.layout is _strided
+            and first.data_ptr()  # 0 of what stands for numbers that lie elsewhere, or nowhere
+            and not first.is_neg()
         ):
             for other in rest[:2]:  # where operators have their other tensors
                 kind = type(other)
                 if kind in _types:
-                    if _keys(other).raw_repr() != _plain:
+                    if not other.is_cpu or other.layout is not _strided or not other.data_ptr() or other.is_neg():
                         break
                 elif kind not in _not_tensors:
                     break
