@@ -17,11 +17,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convgrad.arrays.call import MARSHAL_VERSION, MOST_RECORDS, Operation, common_dtype, refuse_more_than_memory
+from convgrad.arrays.call import (
+    MARSHAL_VERSION,
+    MOST_RECORDS,
+    Operation,
+    Record,
+    common_dtype,
+    refuse_more_than_memory,
+)
 from convgrad.arrays.view import View
 from convgrad.dtypes import SIZES
 from convgrad.errors import ArrayError, DtypeError, ShapeError
-from convgrad.problem.canonicalize import ROLES
 from convgrad.settings import asked
 from convgrad.spec.resolve import resolve
 from convgrad.torch.layout import activation_strides, order_of_activations, strides_in_order
@@ -37,6 +43,26 @@ _CONVOLUTION = ("strides", "pads_begin", "pads_end", "dilations", "groups")
 _TRANSPOSED = ("strides", "pads_begin", "pads_end", "output_padding", "dilations", "groups")
 
 
+class Known:
+    """What is left to do for tensors of known shapes, strides and types."""
+
+    __slots__ = ("arrange", "kernel", "mask", "shape", "strides")
+
+    def __init__(self, record: Record, shape: tuple[int, ...], strides: tuple[int, ...]):
+        self.kernel, self.arrange, self.mask = record.kernel, record.arrange, record.input_mask
+        self.shape, self.strides = shape, strides
+
+    def __call__(self, first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor | None:
+        """The result, or None where there is no memory to be read, or elements lie across their addresses."""
+        one, other = first.data_ptr(), second.data_ptr()
+        bias_at = 0 if bias is None else bias.data_ptr()
+        if not one or not other or not (bias_at or bias is None) or (one | other | bias_at) & self.mask:
+            return None
+        result = empty_strided(self.shape, self.strides, first.dtype)
+        self.kernel(*self.arrange((one, other, result.data_ptr())), bias_at)
+        return result
+
+
 class TensorOperation(Operation):
     """An operation on tensors; `words` of a call are the values of `names`, all of them."""
 
@@ -45,7 +71,7 @@ class TensorOperation(Operation):
         super().__init__(op, *names, "data_format", *weights)
         self.count = len(names)
         self.weights_format = ("IOX" if op.startswith("ConvTranspose") else "OIX",) if weights else ()
-        self.known: dict[tuple, tuple] = {}  # what is left to do for tensors like those of an earlier call
+        self.known: dict[tuple | None, Known] = {}  # by all that a call depends on
 
     def __call__(self, first: Tensor, second: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> Tensor:
         """The result; `rest` is what the operator takes besides tensors, in its order.
@@ -53,8 +79,21 @@ class TensorOperation(Operation):
         That is the spatial extents that a gradient cannot infer, the words, and the order of the axes of diff_weights
         in memory, as far as there are any.
         """
+        key = self._key(first, second, bias, rest)
+        known = self.known.get(key)
+        if known is not None:
+            result = known(first, second, bias)
+            if result is not None:
+                return result
+        return self._first_time(key, first, second, bias, *self._divided(rest))
+
+    def known_for(self, first: Tensor, second: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> Known | None:
+        """What is left to do for tensors like these, after a first call."""
+        return self.known.get(self._key(first, second, bias, rest))
+
+    def _key(self, first: Tensor, second: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> tuple | None:
         try:
-            key = (
+            return (
                 first.shape,
                 first.stride(),
                 first.dtype,
@@ -66,19 +105,7 @@ class TensorOperation(Operation):
                 asked(None),
             )
         except (AttributeError, RuntimeError, ValueError):  # no tensor, one without strides, or not a plain sequence
-            key = None
-        known = self.known.get(key)
-        if known is not None and first.is_cpu and second.is_cpu and (bias is None or bias.is_cpu):
-            kernel, x, w, y, mask, shape, strides = known
-            result = empty_strided(shape, strides, first.dtype)
-            if kernel is None:
-                return result
-            at = (first.data_ptr(), second.data_ptr(), result.data_ptr())
-            bias_at = 0 if bias is None else bias.data_ptr()
-            if not (at[0] | at[1] | bias_at) & mask:
-                kernel(at[x], at[w], at[y], bias_at)
-                return result
-        return self._first_time(key, first, second, bias, *self._divided(rest))
+            return None
 
     def _divided(self, rest: Sequence[Any]) -> tuple[tuple, Ints | None, Ints]:
         """Words, the extents that were told, and the order of axes."""
@@ -143,11 +170,10 @@ class TensorOperation(Operation):
         if record.kernel is not None:
             addresses = (views[0].address, views[1].address, out.address)
             record.kernel(*record.arrange(addresses), 0 if bias is None else views[2].address)
-        if key is not None:
+        if key is not None and record.kernel is not None:
             if len(self.known) >= MOST_RECORDS:
                 self.known.clear()
-            order_of_roles = (ROLES[op].index(role) for role in "xwy")
-            self.known[key] = (record.kernel, *order_of_roles, record.input_mask, out_shape, strides)
+            self.known[key] = Known(record, out_shape, strides)
         return result
 
     def _strides(self, views: Sequence[View], shape: tuple[int, ...], order: Ints) -> tuple[int, ...]:
