@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.blocks import NEAR_BYTES, PANEL_BYTES, best_blocks, even_share
 from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, needs_watch, products_of
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products, loads_of, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOAD_ROWS, SPLIT, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import cuts
 from convgrad.plan.weights import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
+NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
+FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_PLANES = 4  # strides up to which x is worth packing in planes
 
 
@@ -45,9 +47,8 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     phases = prod(len(axis.phases) for axis in axes)
     taps = prod(problem.taps) / phases
-    depth = -(-channels_in // DEPTH) * taps * len(products)
     in_strides, out_strides = problem.strides[given], problem.strides[solved]
-    shape = best_matrix_tile(tuple(axis.count for axis in axes), channels_out, depth)
+    shape = best_matrix_tile(tuple(axis.count for axis in axes), channels_out, channels_in, taps, products)
     channels_first = abs(in_strides[2]) > abs(in_strides[-1])
     out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
     padded = -(-max(1, channels_in) // DEPTH) * DEPTH
@@ -63,12 +64,18 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     yield problem.groups * phases * shape.cycles + cost + (VERDICT if watch else 0), plan
 
 
-def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileShape:
-    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums of `depth` products."""
+def best_matrix_tile(counts: Ints, channels: int, channels_in: int, taps: float, products: Products) -> MatrixTileShape:
+    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input."""
+    a_loads, b_loads = loads_of(products)
+    pieces = 1 + max(piece for piece, _ in products)
+    depth = -(-channels_in // DEPTH) * taps
     best: MatrixTileShape | None = None
     *outer, inner = counts
     for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
         blocks = -(-channels // (lane_tiles * COLUMNS))
+        deepest = max(2 * pieces * taps * DEPTH * lane_tiles * COLUMNS, PANEL_BYTES)  # more is not packed at a time
+        panel = min(deepest, 2 * pieces * depth * DEPTH * lane_tiles * COLUMNS)
+        b_row = 1 / LOAD_ROWS if panel < NEAR_BYTES else NEAR_ROW if panel < FAR_PANEL else FAR_ROW
         for rows in cuts(inner, ROWS) or [1]:
             shapes = [(*[1] * len(outer), rows), (*[1] * len(outer), 2 * rows)]
             if outer:
@@ -76,7 +83,8 @@ def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileSha
             for tile in shapes:
                 tiles = prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
                 row_tiles = prod(tile) // rows
-                step = max(TILE_ROW * row_tiles * lane_tiles * rows, (row_tiles * rows + lane_tiles * ROWS) / LOAD_ROWS)
+                loads = a_loads * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
+                step = max(len(products) * TILE_ROW * row_tiles * lane_tiles * rows, loads)
                 cycles = tiles * blocks * (depth * step + TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:
                     best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)
