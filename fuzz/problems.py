@@ -374,9 +374,8 @@ def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarra
     if case.out is not None:
         out = GuardedArray(wanted.shape, case.out.strides(wanted.shape), out_dtype, low=low)
         if case.accumulate:
-            before = rng.integers(-largest, largest + 1, wanted.shape)
-            out.array[...] = before
-            wanted = wanted + before
+            out.array[...] = rng.integers(-largest, largest + 1, wanted.shape)
+            wanted = wanted + out.array.astype(np.float64)  # as they are once rounded to its type
     with GuardedWorkspace() as workspace:
         workspace.low = low
         result = call(case, arrays, out and out.array)

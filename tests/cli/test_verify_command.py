@@ -1,10 +1,11 @@
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from convgrad.cli import verify
+from convgrad.cli import bounds, verify
 from convgrad.cli.bounds import reduction_length
 from convgrad.cli.problem_graph import DIRECTIONS, Formats, build
 from convgrad.cli.problem_string import parse
@@ -13,6 +14,7 @@ from convgrad.engines.interface import EngineError, Unsupported
 from convgrad.spec.definition import define, magnitude
 from convgrad.spec.resolve import resolve
 
+ROOT = Path(__file__).parents[2]
 PROBLEM = "g2mb2_ic4ih7iw8_oc6kh3kw2_sh2sw1_ph1pw0_dh0dw1"
 
 
@@ -38,7 +40,7 @@ def test_every_format_passes(convgrad, family, data_format, weights_format):
 def test_several_problems_and_json(convgrad):
     status, out, _ = convgrad("verify", "--json", "--mb", 3, "ic2oc3iw5kw3", "ic2oc3ih5kh3")
     report = json.loads(out)
-    assert (status, report["passed"], report["direction"]) == (0, True, "BWD_W")
+    assert (status, report["passed"], report["directions"]) == (0, True, ["BWD_W"])
     assert [problem["problem"] for problem in report["problems"]] == ["ic2oc3iw5kw3", "ic2oc3ih5kh3"]
     assert report["problems"][1]["operations"][0]["shape"] == [3, 2, 3, 3]
 
@@ -46,15 +48,16 @@ def test_several_problems_and_json(convgrad):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["verify"], "convgrad verify: the following arguments are required: PROBLEM"),
+        (["verify"], "convgrad verify: the following arguments are required: WORK"),
         (["verify", "ic1"], "convgrad: ic1: oc is missing or 0"),
-        (["verify", "--dir", "UP", "ic1"], "convgrad verify: argument --dir: invalid choice: 'UP'"),
+        (["verify", "--dir", "UP", "ic1"], "convgrad verify: argument --dir: 'UP' is not one of"),
         (
             ["verify", "--conv", "--deconv", "ic1"],
             "convgrad verify: argument --deconv: not allowed with",
         ),
         (["verify", "--mb", "-1", "ic1"], "convgrad verify: argument --mb: "),
         (["verify", "ic1oc1iw2000000000kw1"], "convgrad: "),
+        (["verify", "--ops", "BiasAddBackward", PROBLEM], "convgrad: no operation is left to verify"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_status_2(convgrad, arguments, message):
@@ -182,3 +185,18 @@ def test_bars_and_failures_on_a_terminal(convgrad, monkeypatch):
     status, out, _ = convgrad("verify", "--engine", "torch", "--dir", "BWD_D", "ic4ih6oc3kh3")
     assert status == 1
     assert "####" in out
+
+
+def test_graph_files_networks_and_lists_of_directions_are_verified(convgrad, monkeypatch):
+    monkeypatch.setattr(bounds, "FULL_FLOPS", 0)
+    monkeypatch.setattr(bounds, "SAMPLES", 50)
+    file = ROOT / "examples" / "mixed_nxc_bf16.json"
+    status, out, err = convgrad("verify", "--json", "--ops", "BiasAddBackward,ConvolutionBackwardWeights", file)
+    assert (status, err) == (0, "")
+    kinds = [one["kind"] for problem in json.loads(out)["problems"] for one in problem["operations"]]
+    assert kinds == ["ConvolutionBackwardWeights", "BiasAddBackward"]
+    status, out, err = convgrad("verify", "--dir", "BWD_D,BWD_W", "--mb", 1, "hifigan", "ic2oc3iw5kw3nshort")
+    assert (status, err) == (0, "")
+    assert out.endswith("\npassed\n")
+    assert out.count("BackwardData ") == out.count("BackwardWeights ") == 11
+    assert "error in bounds" not in out

@@ -1,6 +1,9 @@
 """Matrix units: the emulated tile, plans on it, and data that bf16 pieces cannot stand for."""
 
+import errno
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -13,11 +16,12 @@ from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.isa.matrix import EmulatedTileUnit
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan import machine
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.runtime import jit
+from convgrad.runtime import doctor, jit
 
 ISA = "amx_emulated"
 pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
@@ -322,3 +326,53 @@ def test_kernels_for_the_real_unit_use_its_instructions_and_give_the_tiles_back(
     ):
         assert instruction in text
     assert text.count("ldtilecfg") == text.count("tilerelease")
+
+
+# --- why it is not there
+
+
+@pytest.fixture
+def amx_flags(monkeypatch):
+    """A CPU with the flags that level `amx` needs, but for some, and a kernel that answers with an error number."""
+
+    def pretend(without=(), error=0):
+        def syscall(*_):
+            return -1 if error else 0
+
+        libc = SimpleNamespace(syscall=syscall)
+        known = {"CDLL": lambda *_, **__: libc, "get_errno": lambda: error}
+        monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(machine.LEVELS["amx"].needs) - set(without))
+        monkeypatch.setattr(machine, "ctypes", SimpleNamespace(c_long=int, c_ulong=int, **known))
+        forget()
+
+    def forget():
+        for cached in (machine.why_not, machine.available_isas, machine.amx_refusal, machine._current):
+            cached.cache_clear()
+
+    yield pretend
+    monkeypatch.undo()
+    forget()
+
+
+def what_doctor_says():
+    return doctor.report()["instruction sets"]["amx"]
+
+
+def test_doctor_says_which_part_of_the_unit_is_missing(amx_flags):
+    amx_flags(without=("amx_bf16",))
+    assert what_doctor_says() == "the CPU or the operating system does not offer amx_bf16"
+    amx_flags(without=("amx_bf16", "amx_tile"))
+    assert what_doctor_says() == "the CPU or the operating system does not offer amx_tile, amx_bf16"
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
+def test_doctor_says_that_the_kernel_refuses_the_unit(amx_flags, error):
+    amx_flags(error=error)
+    assert what_doctor_says() == f"the kernel refused the tile registers (arch_prctl: {os.strerror(error)})"
+    assert "amx" not in machine.available_isas()
+
+
+def test_the_unit_is_taken_where_it_is_granted(amx_flags):
+    amx_flags()
+    assert what_doctor_says() == "available"
+    assert machine.available_isas()[-1] == "amx"

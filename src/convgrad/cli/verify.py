@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,13 @@ import numpy as np
 from convgrad import engines
 from convgrad.cli import findings, problem_string, work
 from convgrad.cli.bounds import Check, check
-from convgrad.cli.display import Progress, Table, Verbatim, extents, natural, progress, seconds, show
-from convgrad.cli.execution import checksum, random_inputs, run_graph
-from convgrad.cli.problem_graph import DIRECTIONS, Formats, build
-from convgrad.dtypes import FLOATING
+from convgrad.cli.display import Progress, Table, UsageError, Verbatim, extents, natural, progress, seconds, show
+from convgrad.cli.execution import checksum
 from convgrad.engines.interface import EngineError, Unsupported
+from convgrad.engines.own import Convgrad
 from convgrad.engines.remote import Remote
-from convgrad.graph import Graph
-from convgrad.spec.schemas import DATA_FORMATS, WEIGHTS_FORMATS
+from convgrad.graph import LogicalTensor, memory
+from convgrad.runtime import num_threads
 
 EXAMPLES = f"""\
 examples:
@@ -28,7 +28,9 @@ examples:
   convgrad verify --deconv --dir BWD_W g2mb4_ic8ih10iw12_oc6kh3kw3_sh2sw2_ph1pw1
   convgrad verify --deconv --dtype bf16 --data-format NXC ic100ih1oc1024kh4 ic1024ih4oc512kh4sh2ph1
   convgrad verify --engine torch --deconv --dir BWD_D ic16ih8oc8kh4sh2ph1
+  convgrad verify --dir BWD_D,BWD_W --mb 1 dcgan
 
+{work.HELP}
 problems:
 {problem_string.HELP}
 
@@ -49,17 +51,30 @@ class Verdict:
     seconds: float = 0.0
     check: Check | None = None
     refusal: str = ""  # why there is no result
+    report: dict[str, Any] = field(default_factory=dict)
+    lines: list[str | Table] = field(default_factory=list)
+
+    def settle(self, *, single: bool, as_json: bool) -> Verdict:
+        """Write down what is to be told, and let the arrays go: of a whole network they would fill the memory."""
+        if as_json:
+            self.report = self.as_dict()
+        elif single or not self.passed:
+            self.lines = list(self.details(named=not single))
+        self.inputs, self.result = [], None
+        if self.check is not None:
+            self.check = replace(self.check, errors=np.zeros(0))
+        return self
 
     @property
     def passed(self) -> bool:
         """Whether there is a result, and it is right."""
         return self.check is not None and self.check.passed
 
-    def row(self, text: str) -> list[str]:
+    def row(self) -> list[str]:
         """Of the table."""
         verdict = str(self.check) if self.check else f"FAILED, no result: {self.refusal:.50}"
         shape = f"{extents(self.job.task.resolved.output_shape)} {self.job.task.out_dtype}"
-        return [text, self.job.op, shape, verdict, seconds(self.seconds) if self.check else ""]
+        return [self.job.label, self.job.op, shape, verdict, seconds(self.seconds) if self.check else ""]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -95,41 +110,27 @@ class Verdict:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--engine", choices=engines.NAMES, default="convgrad", help="whose results (default convgrad)")
-    family = parser.add_mutually_exclusive_group()
-    family.add_argument("--conv", dest="transposed", action="store_false", help="convolutions (default)")
-    family.add_argument("--deconv", dest="transposed", action="store_true", help="transposed convolutions")
-    parser.set_defaults(transposed=False)
-    parser.add_argument(
-        "--dir", type=str.upper, choices=DIRECTIONS, default="BWD_W",
-        help="forward with (FWD_B) or without bias, gradient of data (BWD_D), of weights, of weights and bias (BWD_WB)",
-    )  # fmt: skip
-    parser.add_argument("--mb", type=natural, help="batch, instead of that of the problem")
-    parser.add_argument("--dtype", choices=FLOATING, default="f32", help="of all tensors (default f32)")
-    parser.add_argument("--data-format", type=str.upper, choices=DATA_FORMATS, default="NCX", help="(default NCX)")
-    parser.add_argument(
-        "--weights-format", type=str.upper, choices=WEIGHTS_FORMATS, help="(default OIX, and IOX with --deconv)"
-    )
+    work.add_arguments(parser, many=True, directions=("BWD_W",))
+    parser.add_argument("--ops", type=work.operations, metavar="OP", help="only these operations, by their names")
     parser.add_argument("--seed", type=natural, default=0, help="of the random inputs (default 0)")
-    parser.add_argument("problems", metavar="PROBLEM", nargs="+", help="in the notation of benchdnn")
 
 
 def command(args: argparse.Namespace) -> int:
     """Compare operations, by convgrad or another engine, with their definition."""
-    problems = [problem_string.parse(text, transposed=args.transposed, batch=args.mb) for text in args.problems]
-    per_problem = 3 if args.dir == "BWD_WB" else 2
-    with progress(per_problem * len(problems), quiet=args.json) as shown, contextlib.ExitStack() as stack:
+    jobs = [job for job in work.jobs_of(args) if args.ops is None or job.op in args.ops]
+    if not jobs:
+        raise UsageError("no operation is left to verify")
+    with progress(2 * len(jobs), quiet=args.json) as shown, contextlib.ExitStack() as stack:
         remote = None
         if args.engine != "convgrad":
             remote = stack.enter_context(Remote(args.engine, 1))
             remote.ask("describe")  # absent: a mistake of the command line
-        verdicts = [(problem, _verify(args, problem, remote, shown)) for problem in problems]
-    rows = [one.row(problem.text) for problem, found in verdicts for one in found]
-    every = [one for _, found in verdicts for one in found]
+        single = len(jobs) == 1
+        every = [_verify(args, job, remote, shown).settle(single=single, as_json=args.json) for job in jobs]
+    rows = [one.row() for one in every]
     passed = all(one.passed for one in every)
-    text: list[str | Table] = [_table(rows)]
-    for one in every:
-        text += one.details(named=len(every) > 1) if len(every) == 1 or not one.passed else []
-    show(_report(args, verdicts, passed), as_json=args.json, text=[*text, "passed" if passed else "FAILED"])
+    text = [_table(rows), *(line for one in every for line in one.lines)]
+    show(_report(args, every, passed), as_json=args.json, text=[*text, "passed" if passed else "FAILED"])
     return 0 if passed else 1
 
 
@@ -138,71 +139,65 @@ def _table(rows: list[list[str]]) -> Table:
     return Table(headings, rows, numbers=["time"], folded=["problem", "result", "check"])
 
 
-def _verify(
-    args: argparse.Namespace, problem: problem_string.ProblemString, remote: Remote | None, shown: Progress
-) -> list[Verdict]:
-    formats = Formats(args.data_format, args.weights_format)
-    graph = build(problem, args.dir, args.dtype, formats)
-    graph.finalize()
+def _verify(args: argparse.Namespace, job: work.Job, remote: Remote | None, shown: Progress) -> Verdict:
+    """One operation on random inputs; what another library cannot do, and what kills it, is a finding."""
     engine = [] if args.engine == "convgrad" else ["--engine", args.engine]
     seed = ["--seed", str(args.seed)] * bool(args.seed)
-    again = " ".join(["convgrad verify", *engine, *seed, work.again_of(problem, args.dir, args.dtype, formats)])
-    arrays = random_inputs(graph, args.seed)
-    jobs = zip(work.of_graph(graph, problem.text), graph.get_partitions(), strict=True)
-    verdicts = [
-        Verdict(_named(job, problem.text), [arrays[tensor.id] for tensor in partition.get_input_ports()], again)
-        for job, partition in jobs
-    ]
-    if remote is None:
-        _by_ourselves(graph, arrays, verdicts, problem.text, shown)
-    else:
-        for verdict in verdicts:
-            _by_another(remote, verdict, shown)
-    return verdicts
-
-
-def _named(job: work.Job, label: str) -> work.Job:
-    return work.Job(label=label, again=job.again, task=job.task, problem=job.problem)
-
-
-def _by_ourselves(graph: Graph, arrays: dict, verdicts: list[Verdict], text: str, shown: Progress) -> None:
-    """The whole graph, as `convgrad run` would."""
-    shown.step(f"compiling {text}")
-    run = run_graph(graph.compile(), arrays, repeat=1, with_check=True, progress=shown)
-    for verdict, step in zip(verdicts, run.steps, strict=True):
-        verdict.result, verdict.check, verdict.seconds = step.result, step.check, step.seconds
-
-
-def _by_another(remote: Remote, verdict: Verdict, shown: Progress) -> None:
-    """One operation; what the library cannot do, and what kills it, is a finding."""
-    job = verdict.job
-    shown.step(f"{remote.name}: {job.label}")
+    _check_size(job)
+    inputs = job.task.random_inputs(args.seed)
+    verdict = Verdict(job, inputs, " ".join(["convgrad verify", *engine, *seed, job.again]))
+    shown.step(f"{args.engine}: {job.label} {job.op}")
     try:
-        verdict.seconds = remote.ask("prepare", job.task, verdict.inputs)["call_seconds"]
-        verdict.result = remote.ask("output")
+        verdict.result, verdict.seconds = _by_ourselves(job, inputs) if remote is None else _by(remote, job, inputs)
     except (Unsupported, EngineError) as error:
         verdict.refusal = str(error)
-        return
+        return verdict
     shown.step(f"checking {job.label}")
     if verdict.result.shape != job.task.resolved.output_shape:
         verdict.refusal = f"the result has the shape {list(verdict.result.shape)}"
-        return
-    verdict.check = check(job.task.resolved, job.problem, verdict.inputs, verdict.result)
+        return verdict
+    verdict.check = check(job.task.resolved, job.problem, inputs, verdict.result)
+    return verdict
 
 
-def _report(args: argparse.Namespace, verdicts: list, passed: bool) -> dict[str, Any]:
-    problems = [
-        {
-            "problem": problem.text,
-            "operations": [one.as_dict() for one in found],
-            "passed": all(one.passed for one in found),
-        }
-        for problem, found in verdicts
-    ]
+def _check_size(job: work.Job) -> None:
+    """Complain before arrays are made that no memory holds."""
+    resolved, task = job.task.resolved, job.task
+    tensors = [LogicalTensor(i, task.dtype, shape) for i, shape in enumerate(resolved.input_shapes)]
+    memory.check_size([*tensors, LogicalTensor(len(tensors), task.out_dtype, resolved.output_shape)], job.label)
+
+
+def _by_ourselves(job: work.Job, inputs: list[np.ndarray]) -> tuple[np.ndarray, float]:
+    """The result, and the seconds of a call that need not compile."""
+    engine = Convgrad(job.task, num_threads())
+    engine.load(inputs)
+    engine.call()
+    start = time.perf_counter()
+    engine.call()
+    return engine.output(), time.perf_counter() - start
+
+
+def _by(remote: Remote, job: work.Job, inputs: list[np.ndarray]) -> tuple[np.ndarray, float]:
+    """The result of a library in a process of its own."""
+    spent = remote.ask("prepare", job.task, inputs)["call_seconds"]
+    return remote.ask("output"), spent
+
+
+def _report(args: argparse.Namespace, every: list[Verdict], passed: bool) -> dict[str, Any]:
+    problems: dict[str, list[Verdict]] = {}
+    for one in every:
+        problems.setdefault(one.job.label, []).append(one)
     return {
         "engine": args.engine,
-        "direction": args.dir,
-        "dtype": args.dtype,
-        "problems": problems,
+        "directions": list(args.dir),
+        "dtype": args.dtype or "f32",
+        "problems": [
+            {
+                "problem": label,
+                "operations": [one.report for one in found],
+                "passed": all(one.passed for one in found),
+            }
+            for label, found in problems.items()
+        ],
         "passed": passed,
     }

@@ -25,7 +25,7 @@ def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
     module = Module()
     main = MatrixStages(plan)
     stages, shared, scratch = emit_data(module, main)
-    if plan.fallback is not None:
+    if plan.fallback is not None and main.verdict is not None:
         again, shared, other = emit_data(module, DataStages(plan.fallback), "again.", shared, main.verdict.bad)
         stages, scratch = (*stages, *again), max(scratch, other)
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)

@@ -28,7 +28,7 @@ def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
     sums = MatrixSums(plan)
     good = sums.verdict.good if sums.verdict else None
     stages, shared, scratch = emit_weights(module, sums, finish_if=good)
-    if plan.fallback is not None:
+    if plan.fallback is not None and sums.verdict is not None:
         spare = SumsStage(plan.fallback)
         again, shared, other = emit_weights(module, spare, "again.", shared, sums.verdict.bad)
         stages, scratch = (stages[0], again[0], stages[1], again[1]), max(scratch, other)

@@ -7,22 +7,20 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.blocks import NEAR_BYTES, PANEL_BYTES, best_blocks, even_share
 from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, needs_watch, products_of
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products, loads_of, needs_watch, products_of
+from convgrad.plan.matrix_blocks import LOAD_ROWS, SPLIT, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import cuts
 from convgrad.plan.weights import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
-TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
-LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
-TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
-UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
+NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
+FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_PLANES = 4  # strides up to which x is worth packing in planes
-SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +47,8 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     phases = prod(len(axis.phases) for axis in axes)
     taps = prod(problem.taps) / phases
-    depth = -(-channels_in // DEPTH) * taps * len(products)
     in_strides, out_strides = problem.strides[given], problem.strides[solved]
-    shape = best_matrix_tile(tuple(axis.count for axis in axes), channels_out, depth)
+    shape = best_matrix_tile(tuple(axis.count for axis in axes), channels_out, channels_in, taps, products)
     channels_first = abs(in_strides[2]) > abs(in_strides[-1])
     out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
     padded = -(-max(1, channels_in) // DEPTH) * DEPTH
@@ -64,15 +61,21 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     )  # fmt: skip
     cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
     cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
-    yield problem.groups * phases * shape.cycles + cost, plan
+    yield problem.groups * phases * shape.cycles + cost + (VERDICT if watch else 0), plan
 
 
-def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileShape:
-    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums of `depth` products."""
+def best_matrix_tile(counts: Ints, channels: int, channels_in: int, taps: float, products: Products) -> MatrixTileShape:
+    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input."""
+    a_loads, b_loads = loads_of(products)
+    pieces = 1 + max(piece for piece, _ in products)
+    depth = -(-channels_in // DEPTH) * taps
     best: MatrixTileShape | None = None
     *outer, inner = counts
     for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
         blocks = -(-channels // (lane_tiles * COLUMNS))
+        deepest = max(2 * pieces * taps * DEPTH * lane_tiles * COLUMNS, PANEL_BYTES)  # more is not packed at a time
+        panel = min(deepest, 2 * pieces * depth * DEPTH * lane_tiles * COLUMNS)
+        b_row = 1 / LOAD_ROWS if panel < NEAR_BYTES else NEAR_ROW if panel < FAR_PANEL else FAR_ROW
         for rows in cuts(inner, ROWS) or [1]:
             shapes = [(*[1] * len(outer), rows), (*[1] * len(outer), 2 * rows)]
             if outer:
@@ -80,7 +83,8 @@ def best_matrix_tile(counts: Ints, channels: int, depth: float) -> MatrixTileSha
             for tile in shapes:
                 tiles = prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
                 row_tiles = prod(tile) // rows
-                step = max(TILE_ROW * row_tiles * lane_tiles * rows, (row_tiles * rows + lane_tiles * ROWS) / LOAD_ROWS)
+                loads = a_loads * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
+                step = max(len(products) * TILE_ROW * row_tiles * lane_tiles * rows, loads)
                 cycles = tiles * blocks * (depth * step + TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:
                     best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)
@@ -98,7 +102,7 @@ def finished_matrix_data(plan: MatrixDataPlan, cycles: float, fallback: DataPlan
 
 
 def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixWeightsPlan]]:
-    """Predicted cycles, and a plan of one window per block, if a matrix unit can compute the problem at all."""
+    """Predicted cycles, and a plan, if a matrix unit can compute the problem at all."""
     found = products_of(problem) if machine.has_tiles else None
     axes = window_axes(problem)
     if found is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
@@ -112,12 +116,4 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
         lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1, block=(1,) * len(axes), chunks=1,
         lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces, products=products, watch=watch,
     )  # fmt: skip
-    whole = replace(plan, block=tuple(max(1, axis.windows) for axis in axes))
-    steps = prod(whole.outer_block) * whole.depth / DEPTH * len(products)
-    blocks = -(-c // plan.row_channels) * -(-k // plan.width) * problem.groups * prod(problem.taps)
-    loads = (UNALIGNED_ROWS * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
-    cycles = blocks * steps * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
-    for name, turned in (("x", whole.problem.x_strides), ("y", whole.problem.y_strides)):
-        along = abs(turned[2]) < abs(turned[-1])
-        cycles += prod(problem.shapes[name]) * ((TURN if along == (name == "x") else MOVE) + SPLIT * pieces)
-    yield cycles, plan
+    yield best_window_blocks(plan)

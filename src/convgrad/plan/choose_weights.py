@@ -21,8 +21,6 @@ Planned = TypeVar("Planned", bound=WeightsPlan)
 
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
-MOST_TILE_WINDOWS = 4096  # so that tiles of sums are rarely fetched
-TILE_SLAB_BYTES = 512 * 1024
 UNROLLED_WINDOWS = 4
 LEAST_SHARES = 16  # tasks; shares of rows and lanes are uneven
 MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side in a tile may cost; one by one they skip
@@ -37,7 +35,6 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     for _, plan in candidates:
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, MatrixWeightsPlan):
-            plan = _share(_grow_windows(plan, MOST_TILE_WINDOWS, TILE_SLAB_BYTES))
             yield replace(plan, fallback=_finished(by_vectors[0][1])) if plan.watch else plan
         else:
             yield _finished(plan)

@@ -36,6 +36,17 @@ PRODUCTS: dict[
 WHOLE = {"bf16": 1, "f16": 2, "f32": 3}  # pieces of a number that hold all of it
 
 
+def loads_of(products: Products) -> tuple[int, int]:
+    """How often pieces of either operand are loaded for one step of a sum: not again where the next product has it."""
+    *small, largest = products
+    loads = [0, 0]
+    for together in (small, [largest]):
+        for side in (0, 1):
+            pieces = [product[side] for product in together]
+            loads[side] += sum(1 for n, piece in enumerate(pieces) if n == 0 or piece != pieces[n - 1])
+    return loads[0], loads[1]
+
+
 def products_of(problem: ConvProblem) -> tuple[int, Products] | None:
     """How a matrix unit computes a problem; None if it cannot."""
     return PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))

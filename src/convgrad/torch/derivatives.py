@@ -18,7 +18,8 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from convgrad.torch import kernels
-from convgrad.torch.eager import short_way
+from convgrad.torch.eager import Shortcuts, short_way
+from convgrad.torch.kernels import Known
 from convgrad.torch.layout import dim_order
 
 _below_autograd = torch._C._after_autograd_keyset
@@ -92,10 +93,10 @@ def _rules() -> dict[str, Rule]:
 def register(library: torch.library.Library) -> None:
     """Give every operator its rule under autograd, of reverse and of forward mode, and `call` all operators."""
     functions = {name: _bilinear(name, rule) for name, rule in _rules().items()}
-    functions["bias_add_backward"] = _linear("bias_add_backward")
-    for name, function in functions.items():
+    functions["bias_add_backward"] = _linear("bias_add_backward"), lambda diff_dst: None
+    for name, (function, again) in functions.items():
         library.impl(name, function, "Autograd", with_keyset=True)
-        setattr(call, name, short_way(getattr(torch.ops.convgrad, name).default, function))
+        setattr(call, name, short_way(getattr(torch.ops.convgrad, name).default, function, again))
 
 
 def _below(name: str) -> Callable[..., Tensor]:
@@ -117,51 +118,70 @@ def _below(name: str) -> Callable[..., Tensor]:
     return run
 
 
-def _bilinear(name: str, rule: Rule) -> Callable[..., Tensor]:
-    run = _below(name)
+def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..., Tensor | None]]:
+    """An operator with its derivatives, and what gives its result where an earlier call was like this one."""
+    run, shortcuts = _below(name), Shortcuts(getattr(kernels, name.upper()))
     op = getattr(torch.ops.convgrad, name).default
     words, has_bias = rule.words, rule.has_bias
     is_grad_enabled = torch.is_grad_enabled
 
-    def forward(ctx, keyset, first, second, *rest):
-        _, needs_first, needs_second, *_ = ctx.needs_input_grad
+    # What is no tensor comes in one tuple: autograd looks at every argument of a function, and wants a None for each.
+    def forward(ctx, known, first, second, bias):
+        by, rest = known
+        _, needs_first, needs_second, _ = ctx.needs_input_grad
         if needs_second:
             ctx.save_for_backward(first, second if needs_first else None)
-            ctx.known = first.shape, second.shape, dim_order(second), rest[words]
+            ctx.known = tuple(first.shape), tuple(second.shape), dim_order(second), rest[words]
         else:
             ctx.save_for_backward(None, second if needs_first else None)
-            ctx.known = first.shape, None, None, rest[words]
-        return run(keyset, first, second, *rest)
+            ctx.known = tuple(first.shape), None, None, rest[words]
+        result = by(first, second, bias) if type(by) is Known else None
+        if result is None:
+            rest = (bias, *rest[1:]) if has_bias else rest
+            result = run(None if type(by) is Known else by, first, second, *rest)
+        return result
 
     def backward(ctx, diff):
         first, second = ctx.saved_tensors
         first_shape, second_shape, order, words = ctx.known
-        _, needs_first, needs_second, *needs = ctx.needs_input_grad
-        diff_first = diff_second = None
-        others: list[Tensor | None] = [None] * len(needs)
+        _, needs_first, needs_second, needs_bias = ctx.needs_input_grad
+        diff_first = diff_second = diff_bias = None
         if needs_first:
             diff_first = rule.of_first(diff, second, first_shape, (), words)
         if needs_second:
             diff_second = rule.of_second(diff, first, second_shape, order, words)
-        if has_bias and needs[0]:
-            others[0] = call.bias_add_backward(diff)
-        return None, diff_first, diff_second, *others
+        if needs_bias:
+            diff_bias = call.bias_add_backward(diff)
+        return None, diff_first, diff_second, diff_bias
 
     # Autograd below the transforms of torch.func, which come here once for each of their levels
     apply = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward)).apply
 
+    def again(first, second, *rest):
+        bias, others = (rest[0], rest[1:]) if has_bias else (None, rest)
+        known, trains = shortcuts.find(first, second, bias, others)
+        if known is None:
+            return None
+        return apply((known, rest), first, second, bias) if trains else known(first, second, bias)
+
     def autograd(keyset, first, second, *rest):
+        result = None if keyset is None else again(first, second, *rest)  # the short way has looked already
+        if result is not None:
+            return result
+        bias, others = (rest[0], rest[1:]) if has_bias else (None, rest)
         if forward_ad._current_level >= 0:
-            primals, tangents = _unpacked(first, second, rest[0] if has_bias else None)
+            primals, tangents = _unpacked(first, second, bias)
             if any(tangent is not None for tangent in tangents):
                 return _dual(op, has_bias, primals, tangents, rest)
-        if is_grad_enabled() and (
-            first.requires_grad or second.requires_grad or (has_bias and rest[0] is not None and rest[0].requires_grad)
-        ):
-            return _apply(apply, keyset, first, second, *rest)
-        return run(keyset, first, second, *rest)
+        trains = is_grad_enabled() and (
+            first.requires_grad or second.requires_grad or (bias is not None and bias.requires_grad)
+        )
+        result = _apply(apply, (keyset, rest), first, second, bias) if trains else run(keyset, first, second, *rest)
+        if keyset is None or keyset.raw_repr() & _REMAINING == _PLAIN:
+            shortcuts.learn(first, second, bias, others, trains=trains)
+        return result
 
-    return autograd
+    return autograd, again
 
 
 def _linear(name: str):

@@ -7,45 +7,61 @@ transforms, autocast, tracing, a profiler), what it would arrive at is known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from marshal import dumps
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from convgrad.arrays.call import MARSHAL_VERSION
+from convgrad.settings import asked
+from convgrad.torch.kernels import Known, TensorOperation
+
+MOST_SHAPES = 6  # that are looked through for one choice of words
+
 _included, _excluded = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
-_keys = torch._C._dispatch_keys
+_guards = torch._C._dynamo.guards.TensorGuards
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
 _profiles = torch.autograd._profiler_enabled
 _compiles = torch.compiler.is_compiling
 
+_strided = torch.strided
 _types = (Tensor, Parameter)
 _not_tensors = (type(None), list, tuple, torch.Size)
-_plain = _keys(torch.empty(0)).raw_repr()
 # Of a thread in which nothing is switched on. A program that imports us inside a mode merely goes the long way.
 _nothing_on = (_included().raw_repr(), _excluded().raw_repr())
 
 
-def short_way(op: Callable[..., Tensor], autograd: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def short_way(
+    op: Callable[..., Tensor], autograd: Callable[..., Tensor], again: Callable[..., Tensor | None]
+) -> Callable[..., Tensor]:
     """A function that calls `autograd` without dispatch keys where it may, and the operator anywhere else.
 
-    It takes what the operator takes, by position.
+    It takes what the operator takes, by position. `again` gives the result where it knows the call, else None.
     """
 
     def call(first: Tensor, *rest: Any) -> Tensor:
+        if _compiles() or _function_modes() or _profiles():
+            return op(first, *rest)
+        result = again(first, *rest)
+        if result is not None:
+            return result
         if (
-            not _compiles()
-            and type(first) in _types
+            type(first) in _types
             and (_included().raw_repr(), _excluded().raw_repr()) == _nothing_on
-            and _keys(first).raw_repr() == _plain
-            and not _function_modes()
-            and not _profiles()
+            and first.is_cpu
+            and first.layout is _strided
+            and first.data_ptr()  # 0 of what stands for numbers that lie elsewhere, or nowhere
+            and not first.is_neg()
         ):
             for other in rest[:2]:  # where operators have their other tensors
                 kind = type(other)
                 if kind in _types:
-                    if _keys(other).raw_repr() != _plain:
+                    if not other.is_cpu or other.layout is not _strided or not other.data_ptr() or other.is_neg():
                         break
                 elif kind not in _not_tensors:
                     break
@@ -54,3 +70,41 @@ def short_way(op: Callable[..., Tensor], autograd: Callable[..., Tensor]) -> Cal
         return op(first, *rest)
 
     return call
+
+
+class Shortcuts:
+    """Calls of one operator that came before: `find` tells by one look whether another one is like them.
+
+    The look is that of compiled graphs: type, dispatch keys under what is switched on in this thread, number type,
+    shape, strides, and whether a gradient is wanted, of all tensors at once.
+    """
+
+    def __init__(self, operation: TensorOperation):
+        self.operation = operation
+        self.found: dict[tuple, list[tuple[Callable[..., bool], Known, bool]]] = {}
+
+    def find(
+        self, first: Tensor, second: Tensor, bias: Tensor | None, words: Sequence[Any]
+    ) -> tuple[Known | None, bool]:
+        """What is left to do, and whether for a gradient; None if that is not known."""
+        try:
+            key = dumps(words, MARSHAL_VERSION), bias is None, asked(None)
+        except ValueError:  # symbolic numbers
+            return None, False
+        if forward_ad._current_level < 0 and not _dispatch_modes():
+            for check, known, trains in self.found.get(key, ()):
+                if check(first, second) if bias is None else check(first, second, bias):
+                    return known, trains
+        return None, False
+
+    def learn(self, first: Tensor, second: Tensor, bias: Tensor | None, words: Sequence[Any], *, trains: bool) -> None:
+        """Remember a call that went the ordinary way to the end."""
+        known = self.operation.known_for(first, second, bias, words)
+        if known is None or _dispatch_modes():
+            return
+        alike = self.found.setdefault((dumps(words, MARSHAL_VERSION), bias is None, asked(None)), [])
+        if len(alike) < MOST_SHAPES:
+            tensors = (first, second) if bias is None else (first, second, bias)
+            sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
+            look = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+            alike.append((look.check, known, trains))

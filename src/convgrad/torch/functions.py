@@ -25,6 +25,7 @@ from torch import Tensor
 from convgrad.errors import ArrayError, AttributeRuleError, ShapeError
 from convgrad.spec.schemas import AUTO_PADS, SCHEMAS
 from convgrad.torch import operators
+from convgrad.torch.pads import same_pads
 
 Ints = int | Sequence[int]
 
@@ -217,28 +218,23 @@ def _per_axis(op: str, name: str, values: Ints, rank: int) -> Sequence[int]:
     return values
 
 
-def _automatic_pads(op: str, auto_pad: Any, kernel, image, strides, dilations) -> tuple[list[int], list[int]]:
+def _automatic_pads(op: str, auto_pad: Any, kernel, image, strides, dilations) -> tuple[Sequence[int], Sequence[int]]:
     """Pads of the forward operation, axis by axis."""
     words = auto_pad.upper() if isinstance(auto_pad, str) else None
     if words not in AUTO_PADS:
         raise AttributeRuleError(
             f"{op}: auto_pad is {auto_pad!r}, but must be one of {', '.join(word.lower() for word in AUTO_PADS)}"
         )
-    begin, end = [], []
-    for taps, extent, stride, dilation in zip(kernel, image, strides, dilations, strict=True):
-        reach = (taps - 1) * dilation + 1
-        over = stride if op.startswith("ConvTranspose") else extent % stride or stride
-        total = max(0, reach - over) if words.startswith("SAME") else 0
-        less, more = total // 2, total - total // 2
-        begin.append(less if words == "SAME_UPPER" else more)
-        end.append(more if words == "SAME_UPPER" else less)
-    return begin, end
+    if not words.startswith("SAME"):
+        return (0,) * len(strides), (0,) * len(strides)
+    of_image = None if op.startswith("ConvTranspose") else image
+    return same_pads(kernel, strides, dilations, of_image, lower=words == "SAME_LOWER")
 
 
 def _spatial(op: str, name: str, shape: Sequence[int], rank: int, channels: tuple[int, int]) -> Sequence[int]:
     """The spatial extents of a shape, whose other two must be those that the tensors tell."""
     if len(shape) == rank:
-        return shape
+        return tuple(shape)
     if len(shape) != rank + 2:
         raise ShapeError(
             f"{op}: {name} {list(shape)} has {len(shape)} entries, but with {rank} spatial axes it takes "
@@ -249,4 +245,4 @@ def _spatial(op: str, name: str, shape: Sequence[int], rank: int, channels: tupl
             f"{op}: {name} {list(shape)} begins with {list(shape[:2])}, but the tensors and groups make that "
             f"{list(channels)}; change {name}, groups or the order of the axes"
         )
-    return shape[2:]
+    return tuple(shape[2:])

@@ -16,7 +16,7 @@ from torch import Tensor
 from convgrad.arrays.view import View
 from convgrad.errors import ShapeError
 from convgrad.torch import kernels
-from convgrad.torch.kernels import DTYPES, TensorOperation, tensor_view
+from convgrad.torch.kernels import DTYPES, TensorOperation, empty_strided, tensor_view
 
 Ints = Sequence[int]
 
@@ -62,7 +62,7 @@ class Job:
 
     def __call__(self, first: int, second: int, like: Tensor, bias: int = 0) -> Tensor:
         """The result for inputs at these addresses."""
-        result = like.new_empty_strided(self.shape, self.strides)
+        result = empty_strided(self.shape, self.strides, like.dtype)
         self.kernel(*self.arrange((first, second, result.data_ptr())), bias)
         self.calls += 1
         return result

@@ -23,13 +23,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import convgrad.torch.operators  # noqa: F401  the operators that the layers call
 from convgrad.errors import AttributeRuleError, ShapeError
+from convgrad.torch import operators
+from convgrad.torch.pads import same_pads
 
 Ints = tuple[int, ...]
 
 AUTO_PADS = ("none", "same_upper", "same_lower", "valid")
-SAME = ("same", "same_upper", "same_lower")
 
 
 class _Layer:
@@ -54,14 +54,14 @@ class _Layer:
             f"make {self.rank + 2}, or {self.rank + 1} without a batch; add or remove axes of the input"
         )
 
-    def _pads(self, totals: Ints) -> tuple[Ints, Ints]:
-        """pads_begin and pads_end; `totals` are what SAME asks for on each axis."""
+    def _pads(self, image: Sequence[int] | None) -> tuple[Ints, Ints]:
+        """pads_begin and pads_end; `image` are the extents that a convolution meets, None for a transposed one."""
         padding = self.padding
-        if padding == "valid":
-            return (0,) * self.rank, (0,) * self.rank
         if isinstance(padding, str):
-            smaller, larger = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
-            return (larger, smaller) if padding == "same_lower" else (smaller, larger)
+            if padding == "valid":
+                return (0,) * self.rank, (0,) * self.rank
+            lower = padding == "same_lower"
+            return same_pads(self.kernel_size, self.stride, self.dilation, image, lower=lower)
         if padding and isinstance(padding[0], tuple):
             return tuple(begin for begin, _ in padding), tuple(end for _, end in padding)
         return padding, padding
@@ -100,20 +100,13 @@ class _Convolution(_Layer):
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution of (batch, in_channels, *extents) or, without a batch, (in_channels, *extents)."""
         input, batched = self._with_batch(input)
-        begin, end = self._pads(self._totals(input.shape[2:]) if self.padding in SAME else ())
+        begin, end = self._pads(input.shape[2:])
         if self.padding_mode != "zeros":
             last_axis_first = [pad for pair in zip(reversed(begin), reversed(end), strict=True) for pad in pair]
             input = torch.nn.functional.pad(input, last_axis_first, mode=self.padding_mode)
             begin = end = (0,) * self.rank
-        dst = torch.ops.convgrad.convolution(input, weight, bias, self.stride, begin, end, self.dilation, self.groups)
+        dst = operators.convolution(input, weight, bias, self.stride, begin, end, self.dilation, self.groups)
         return dst if batched else dst.squeeze(0)
-
-    def _totals(self, extents: Sequence[int]) -> Ints:
-        """Pads that leave ceil(extent / stride) windows, per axis."""
-        return tuple(
-            max(0, (k - 1) * d + 1 - (x % s or s))
-            for x, k, s, d in zip(extents, self.kernel_size, self.stride, self.dilation, strict=True)
-        )
 
 
 class _Transposed(_Layer):
@@ -157,21 +150,15 @@ class _Transposed(_Layer):
         output_size, the extents of the result with or without its batch and channels, chooses the output_padding.
         """
         input, batched = self._with_batch(input)
-        begin, end = self._pads(self._totals() if self.padding in SAME else ())
+        begin, end = self._pads(None)
         output_padding = self.output_padding
         if output_size is not None:
             self._check_entries(output_size, batched)
             output_padding = self._padding_for(tuple(output_size)[-self.rank :], input.shape[2:], begin, end)
-        dst = torch.ops.convgrad.conv_transpose(
+        dst = operators.conv_transpose(
             input, self.weight, self.bias, self.stride, begin, end, output_padding, self.dilation, self.groups
         )
         return dst if batched else dst.squeeze(0)
-
-    def _totals(self) -> Ints:
-        """Pads that leave stride · extent elements, per axis."""
-        return tuple(
-            max(0, (k - 1) * d + 1 - s) for k, s, d in zip(self.kernel_size, self.stride, self.dilation, strict=True)
-        )
 
     def _check_entries(self, output_size: Sequence[int], batched: bool) -> None:
         whole = self.rank + 1 + batched

@@ -1,0 +1,84 @@
+"""What a call costs beyond its kernel: a layer so small that little else is left, by every way there is to it.
+
+    python benchmarks/overhead.py
+
+Ways take turns, and the fastest of many rounds counts; times are of one thread. The layer is a convolution of one image
+of 8 channels and 8 x 8 elements with 8 kernels of 3 x 3, and a bias.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+import convgrad
+import convgrad.torch as ct
+from convgrad.torch import kernels
+
+CALLS = 200  # of one way in a row
+KERNEL = "the kernel, by its addresses"
+
+
+def ways() -> dict[str, Callable[[], object]]:
+    """Every way to the layer, by name; those of the takeover are taken over while they run."""
+    x, w, b = torch.randn(1, 8, 8, 8), torch.randn(8, 8, 3, 3), torch.randn(8)
+    trained = w.clone().requires_grad_()
+    words = ([1, 1], [1, 1], [1, 1], [1, 1], 1)
+    op = torch.ops.convgrad.convolution
+    dst = op(x, w, b, *words)
+    kernel = next(iter(kernels.CONVOLUTION.known.values())).kernel
+    at = (x.data_ptr(), w.data_ptr(), dst.data_ptr(), b.data_ptr())
+    layer = ct.nn.Conv2d(8, 8, 3, padding=1)
+    frozen = ct.nn.Conv2d(8, 8, 3, padding=1).requires_grad_(False)
+    return {
+        KERNEL: lambda: (kernel(*at), dst)[1],  # dst stays as long as this writes to it
+        "torch.ops.convgrad.convolution": lambda: op(x, w, b, *words),
+        "the same, with a gradient": lambda: op(x, trained, b, *words),
+        "convgrad.torch.convolution": lambda: ct.convolution(x, w, b, pads_begin=1, pads_end=1),
+        "the same, with a gradient ": lambda: ct.convolution(x, trained, b, pads_begin=1, pads_end=1),
+        "convgrad.torch.nn.Conv2d": lambda: frozen(x),
+        "the same, with a gradient  ": lambda: layer(x),
+        "enabled: torch.conv2d": lambda: torch.conv2d(x, w, b, 1, 1),
+        "the same, with a gradient   ": lambda: torch.conv2d(x, trained, b, 1, 1),
+    }
+
+
+def measure(rounds: int) -> dict[str, float]:
+    """Microseconds of a call, the fastest of so many rounds."""
+    convgrad.set_num_threads(1)
+    torch.set_num_threads(1)
+    best: dict[str, float] = {}
+    known = ways()
+    for _ in range(rounds):
+        for name, call in known.items():
+            with ct.enabled():
+                call()
+                start = perf_counter()
+                for _ in range(CALLS):
+                    call()
+                seconds = (perf_counter() - start) / CALLS
+            best[name] = min(best.get(name, seconds), seconds)
+        for name, call in (("PyTorch", known["enabled: torch.conv2d"]),):
+            start = perf_counter()
+            for _ in range(CALLS):
+                call()
+            best[name] = min(best.get(name, 1.0), (perf_counter() - start) / CALLS)
+    return {name: seconds * 1e6 for name, seconds in best.items()}
+
+
+def main() -> None:
+    """Print a line for each way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300)
+    found = measure(parser.parse_args().rounds)
+    kernel = found[KERNEL]
+    print(f"{'us a call':>10} {'above the kernel':>17}")
+    for name, each in found.items():
+        print(f"{each:10.1f} {each - kernel:17.1f}  {name.strip()}")
+
+
+if __name__ == "__main__":
+    main()

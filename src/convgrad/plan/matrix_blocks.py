@@ -1,0 +1,109 @@
+"""How many windows a task of a MatrixWeightsPlan packs at a time, and who shares channels, by predicted cycles.
+
+Every share of the lanes packs x again, and every share of the rows y: with few taps that costs more than the
+arithmetic. Small blocks of windows keep all channels in the cache instead, but fetch and store the sums more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.plan.blocks import OVERFLOW
+from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.problem.conv import Ints
+
+TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
+LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
+TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
+VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
+SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
+UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
+SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
+ZERO_BYTES = 32.0  # per cycle
+SLAB_BYTES = 768 * 1024  # of x and y together
+SUM_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
+MOST_WINDOWS = 4096
+MOST_CHUNKS = 8
+LEAST_TASKS = 16
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+def best_window_blocks(plan: MatrixWeightsPlan) -> tuple[float, MatrixWeightsPlan]:
+    """Predicted cycles, and the plan with the cheapest blocks of windows, chunks and shares."""
+    tiles = -(-plan.row_count // plan.row_channels), plan.lane_blocks
+    shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
+    best: tuple[float, MatrixWeightsPlan] | None = None
+    for block in _blocks(plan):
+        blocked = replace(plan, block=block)
+        products = _products(blocked)
+        for rows, lanes in shares:
+            candidate = _chunked(replace(blocked, row_shares=rows, lane_shares=lanes))
+            cycles = _cost(candidate, products)
+            if best is None or cycles < best[0]:
+                best = cycles, candidate
+    assert best is not None
+    return best
+
+
+def _shares(tiles: int) -> list[int]:
+    """Numbers of shares of which none is empty."""
+    return [n for n in SHARES if n <= tiles and -(-tiles // -(-tiles // n)) == n]
+
+
+def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
+    """Windows per axis: innermost first, an outer axis only once the inner ones are whole."""
+    block = [1] * len(plan.axes)
+    for n in reversed(range(len(block))):
+        windows = max(1, plan.axes[n].windows)
+        while block[n] < windows:
+            if prod(block) >= DEPTH:
+                yield tuple(block)
+            following = min(windows, 2 * block[n])
+            if prod(block) // block[n] * following > MOST_WINDOWS:
+                break
+            block[n] = following
+        if block[n] < windows:
+            break
+    yield tuple(block)
+
+
+def _chunked(plan: MatrixWeightsPlan) -> MatrixWeightsPlan:
+    """With as many chunks as their sums, and the blocks of windows, allow."""
+    most = 1 + SUM_BYTES // max(1, 4 * plan.sum_size)
+    return replace(plan, chunks=max(1, min(MOST_CHUNKS, prod(plan.block_grid), most)))
+
+
+def _products(plan: MatrixWeightsPlan) -> float:
+    """Cycles of all products of tiles, and of fetching and storing their sums."""
+    row_tiles, lane_tiles = plan.row_tiles, plan.width // COLUMNS
+    loads = (UNALIGNED_ROWS * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
+    step = len(plan.products) * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
+    steps = prod(plan.outer_block) * plan.depth / DEPTH
+    sums = TILE_OVERHEAD + SUM_ROWS * row_tiles * lane_tiles * ROWS
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
+    return prod(plan.block_grid) * tiles * (steps * step + sums)
+
+
+def _cost(plan: MatrixWeightsPlan, products: float) -> float:
+    """All cycles; more where slabs outgrow the cache or tasks are too few."""
+    p, blocks = plan.problem, prod(plan.block_grid)
+    of_x = blocks * plan.x_outer_strides[0] * plan.outer_extent[0]  # with what blocks have in common, and zeros
+    of_y = blocks * prod(plan.block)
+    turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
+    packing = 0.0
+    for count, channels, again, turn in (
+        (of_x, p.x_channels, plan.lane_shares, turned["x"]),
+        (of_y, p.y_channels, plan.row_shares, not turned["y"]),
+    ):
+        packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
+    slabs = plan.packed_bytes * (plan.row_slab_size + plan.lane_slab_size)
+    tasks = prod(plan.grid)
+    zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
+    overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
+    cycles = VERDICT if plan.watch else 0.0
+    cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + plan.chunks * plan.sum_size * MOVE
+    return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
