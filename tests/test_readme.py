@@ -33,7 +33,7 @@ def test_python_runs(text, monkeypatch):
 def test_commands_of_the_readme_are_understood():
     lines = [line for block in re.findall(r"^```sh\n(.*?)^```", README, re.M | re.S) for line in block.splitlines()]
     commands = [words[1:] for line in lines if (words := shlex.split(line, comments=True)) and words[0] == "convgrad"]
-    assert [words[0] for words in commands] == ["run", "verify", "explain", "bench", "doctor"]
+    assert [words[0] for words in commands] == ["run", "verify", "explain", "draw", "bench", "doctor"]
     for words in commands:
         _parser().parse_args(words)
 
