@@ -105,6 +105,33 @@ def transposed_convolutions():
 
 
 @check
+def bits_of_sums_that_are_rounded():
+    """Where no sum crosses parts, the order of its terms is that of the whole, for numbers of any kind."""
+    cases = [  # layer, channels, extents
+        (lambda x, w: F.conv2d(x, w, padding=1), (2, 40, 29, 18), (16, 40, 3, 3)),
+        (lambda x, w: F.conv2d(x, w, stride=2, padding=2), (1, 96, 33, 14), (48, 96, 5, 5)),
+        (lambda x, w: F.conv2d(x, w, padding=2, dilation=2, groups=8), (1, 32, 23, 16), (32, 4, 3, 3)),
+        (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), (1, 72, 13, 9), (72, 32, 4, 4)),
+        (lambda x, w: F.conv3d(x, w, padding=1), (1, 24, 11, 8, 9), (16, 24, 3, 3, 3)),
+    ]
+    generator = torch.Generator().manual_seed(5)
+    for number, (layer, shape, kernel) in enumerate(cases):
+        src, weights = torch.randn(shape, generator=generator), torch.randn(kernel, generator=generator)
+        results = []
+        for is_split in (False, True):
+            given, w = src.clone().requires_grad_(), weights.clone().requires_grad_()
+            with convgrad.torch.enabled():
+                dst = layer(split(given, 2) if is_split else given, w)
+                dst = dst.gather() if is_split else dst
+                dst.backward(torch.randn(dst.shape, generator=torch.Generator().manual_seed(number)))
+            results.append((dst.detach(), given.grad, w.grad))
+        (dst, diff_src, diff_weights), (part_dst, part_diff_src, part_diff_weights) = results
+        same(part_dst, dst, (number, "dst"))
+        same(part_diff_src, diff_src, (number, "src"))
+        torch.testing.assert_close(part_diff_weights, diff_weights, rtol=1e-4, atol=1e-3)
+
+
+@check
 def one_and_three_axes():
     compare(
         "1d, the odd pad at the end",
