@@ -91,7 +91,7 @@ def recording() -> Tensor:
 def main() -> None:
     """Train, and say how well the decoder does on what it was not trained with."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=320)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--out", metavar="FILE", help="plot what was kept aside, and what is made of its spectra")
     args = parser.parse_args()

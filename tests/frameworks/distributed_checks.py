@@ -108,9 +108,9 @@ def transposed_convolutions():
 def bits_of_sums_that_are_rounded():
     """Where no sum crosses parts, the order of its terms is that of the whole, for numbers of any kind."""
     cases = [  # layer, channels, extents
-        (lambda x, w: F.conv2d(x, w, padding=1), (2, 40, 29, 18), (16, 40, 3, 3)),
-        (lambda x, w: F.conv2d(x, w, stride=2, padding=2), (1, 96, 33, 14), (48, 96, 5, 5)),
-        (lambda x, w: F.conv2d(x, w, padding=2, dilation=2, groups=8), (1, 32, 23, 16), (32, 4, 3, 3)),
+        (lambda x, w: F.conv2d(x, w, padding=1), (2, 192, 9, 40), (16, 192, 3, 3)),
+        (lambda x, w: F.conv2d(x, w, padding=6, dilation=6), (1, 96, 25, 25), (16, 96, 3, 3)),
+        (lambda x, w: F.conv2d(x, w, padding=4, dilation=2, groups=20), (2, 20, 24, 33), (20, 1, 5, 5)),
         (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), (1, 72, 13, 9), (72, 32, 4, 4)),
         (lambda x, w: F.conv3d(x, w, padding=1), (1, 24, 11, 8, 9), (16, 24, 3, 3, 3)),
     ]
@@ -120,8 +120,9 @@ def bits_of_sums_that_are_rounded():
         results = []
         for is_split in (False, True):
             given, w = src.clone().requires_grad_(), weights.clone().requires_grad_()
+            last = src.dim() - 1
             with convgrad.torch.enabled():
-                dst = layer(split(given, 2) if is_split else given, w)
+                dst = layer(split(given, last) if is_split else given, w)
                 dst = dst.gather() if is_split else dst
                 dst.backward(torch.randn(dst.shape, generator=torch.Generator().manual_seed(number)))
             results.append((dst.detach(), given.grad, w.grad))
