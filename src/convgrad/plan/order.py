@@ -3,8 +3,8 @@
 Runs of input channels, one after the other; in each of them tap by tap, the innermost axis fastest; at each tap channel
 by channel. So an element has the same bits in a large problem and in a part of it, and in a batch and alone.
 
-Where vectors run across groups of several channels, registers hold a row of positions and channels come between the taps
-of the outer axes and those of the innermost one.
+Where vectors run across groups of several channels, registers hold a row of positions, and channels come between the
+taps of the outer axes and those of the innermost one.
 """
 
 from __future__ import annotations
