@@ -24,6 +24,25 @@ class Dim:
     dst: int
 
 
+@dataclass(frozen=True, slots=True)
+class Square:
+    """As many rows and columns as a vector has lanes, or fewer; `across` is contiguous in dst, `along` in src."""
+
+    src: Value
+    dst: Value
+    across: Dim
+    along: Dim
+    rows: Index
+    columns: Index
+
+    def full(self, lanes: int) -> bool | None:
+        """Whether nothing is missing; None if that is not known before the kernel runs."""
+        if self.rows == lanes and self.columns == lanes:
+            return True
+        known = (extent for extent in (self.rows, self.columns) if isinstance(extent, int))
+        return False if any(extent < lanes for extent in known) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
     """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding.
@@ -211,17 +230,13 @@ class Copy:
 
         def tile(i: Index, j: Index, rows: Index) -> None:
             j, columns = self._square(b, j, along.extent)
-            source = self._src(b, src, b.dot([(i, across.src), (j, along.src)]))
-            target = self._dst(b, dst, b.dot([(i, across.dst), (j, along.dst)]))
-            full = lambda: self._full_tile(b, source, target, across, along)  # noqa: E731
-            part = lambda: self._part_tile(b, source, target, across, along, rows, columns)  # noqa: E731
-            if rows == lanes and columns == lanes:
-                full()
-            elif (isinstance(rows, int) and rows < lanes) or (isinstance(columns, int) and columns < lanes):
-                part()
+            source = b.hidden(self._src(b, src, b.dot([(i, across.src), (j, along.src)])))
+            target = b.hidden(self._dst(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
+            square = Square(source, target, across, along, rows, columns)
+            if self.isa.masks or square.full(lanes) is True:
+                self._turn(b, square)
             else:
-                whole = b.compare("eq", b.add(rows, columns), 2 * lanes)
-                b.either(whole, full, part)
+                self._turn_or_move(b, square)
 
         b.loop(0, across.extent, tiles, step=lanes, name="across")
 
@@ -242,43 +257,68 @@ class Copy:
         start = b.select(b.compare("sge", extent, lanes), index(early), index(start))
         return start, b.minimum(b.sub(extent, start), lanes)
 
-    def _full_tile(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
+    def _turn(self, b: Builder, square: Square) -> None:
+        """Transpose a square, of which there may be only a part; the shuffles are written down once."""
         lanes = self.isa.lanes(self.compute)
-        rows = [self.isa.load(b, self.src_dtype, self._src(b, src, i * across.src), lanes) for i in range(lanes)]
+        full = square.full(lanes)
+        if isinstance(full, bool):
+            rows = self._whole_rows(b, square) if full else self._part_rows(b, square)
+            self._store_turned(b, square, self.isa.transpose(b, rows), full)
+            return
+        whole = b.compare("eq", b.add(square.rows, square.columns), 2 * lanes)
+        rows = b.one_of(whole, lambda: self._whole_rows(b, square), lambda: self._part_rows(b, square))
         values = self.isa.transpose(b, rows)
-        if self.pieces is not None and self.pieces.room is not None:
-            self._store_rows(b, values, dst, along, None, lanes, self.pieces.room)
-            return
-        for j, value in enumerate(values):
-            self._store(b, value, self._dst(b, dst, j * along.dst))
+        b.either(
+            whole,
+            lambda: self._store_turned(b, square, values, True),
+            lambda: self._store_turned(b, square, values, False),
+        )
 
-    def _part_tile(
-        self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim, rows: Index, columns: Index
-    ) -> None:
-        if not self.isa.masks:
-            box = [replace(across, extent=rows), replace(along, extent=columns)]
-            self.nest(b, src, dst, box, lambda s, d: self._scalar(b, s, d))
-            return
+    def _turn_or_move(self, b: Builder, square: Square) -> None:
+        """Without masks, a part of a square goes number by number."""
         lanes = self.isa.lanes(self.compute)
-        last = b.sub(rows, 1)
+
+        def move() -> None:
+            box = [
+                replace(square.across, extent=square.rows),
+                replace(square.along, extent=square.columns),
+            ]
+            self.nest(b, square.src, square.dst, box, lambda s, d: self._scalar(b, s, d))
+
+        def turn() -> None:
+            self._store_turned(b, square, self.isa.transpose(b, self._whole_rows(b, square)), True)
+
+        if square.full(lanes) is False:
+            move()
+            return
+        b.either(b.compare("eq", b.add(square.rows, square.columns), 2 * lanes), turn, move)
+
+    def _whole_rows(self, b: Builder, square: Square) -> list[Value]:
+        lanes, step = self.isa.lanes(self.compute), square.across.src
+        return [self.isa.load(b, self.src_dtype, self._src(b, square.src, i * step), lanes) for i in range(lanes)]
+
+    def _part_rows(self, b: Builder, square: Square) -> list[Value]:
+        lanes, rows = self.isa.lanes(self.compute), square.rows
         known = rows if isinstance(rows, int) else lanes
         values = []
-        for i in range(lanes):
-            if i >= known:
-                values.append(Value(self.isa.vector(self.compute), "zeroinitializer"))
-                continue
-            address = self._src(b, src, b.mul(b.minimum(i, last), across.src))  # past the last: read it again
-            values.append(self.isa.load(b, self.src_dtype, address, lanes, index(columns)))
+        for i in range(known):  # past the last: read it again
+            address = self._src(b, square.src, b.mul(b.minimum(i, b.sub(rows, 1)), square.across.src))
+            values.append(self.isa.load(b, self.src_dtype, address, lanes, index(square.columns)))
+        return values + [Value(self.isa.vector(self.compute), "zeroinitializer")] * (lanes - known)
+
+    def _store_turned(self, b: Builder, square: Square, values: list[Value], full: bool) -> None:
+        lanes, step = len(values), square.along.dst
+        rows, columns = (None, lanes) if full else (index(square.rows), square.columns)
         if self.pieces is not None and self.pieces.room is not None:
-            self._store_rows(b, self.isa.transpose(b, values), dst, along, index(rows), columns, self.pieces.room)
+            self._store_rows(b, values, square.dst, square.along, rows, columns, self.pieces.room)
             return
-        for j, value in enumerate(self.isa.transpose(b, values)):
+        for j, value in enumerate(values):
             if isinstance(columns, int):
                 if j < columns:
-                    self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
+                    self._store(b, value, self._dst(b, square.dst, j * step), rows)
             else:
                 with b.when(b.compare("sgt", columns, j)):
-                    self._store(b, value, self._dst(b, dst, j * along.dst), index(rows))
+                    self._store(b, value, self._dst(b, square.dst, j * step), rows)
 
     def _store_rows(
         self, b: Builder, values: list[Value], dst: Value, along: Dim, rows: Value | None, columns: Index,

@@ -245,6 +245,14 @@ class Builder:
         place = self.emit("ptr", f"getelementptr i8, {address}, i64 {ahead}")  # not inbounds
         self.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
 
+    def hidden(self, pointer: Value) -> Value:
+        """The same address, of which LLVM does not know how it came to be.
+
+        It spends half of the time of compilation on comparing ways to step many addresses through nested loops, where
+        one register and constant offsets from it is what is wanted.
+        """
+        return self.emit("ptr", f'call ptr asm "", "=r,0"({pointer})')
+
     def lookup(self, table: Value, i: Index) -> Value:
         """Entry i of a table of i64."""
         return self.load("i64", self.at(table, i, "i64"), 8)
@@ -284,6 +292,23 @@ class Builder:
             body()
             self.branch(done)
         self.open(done)
+
+    def one_of(
+        self, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
+    ) -> list[Value]:  # fmt: skip
+        """The values of one of two bodies, of equal types."""
+        found: list[tuple[list[Value], str]] = []
+
+        def keep(body: Callable[[], list[Value]]) -> None:
+            values = body()
+            found.append((values, self.block))  # where the body ended
+
+        self.either(condition, lambda: keep(yes), lambda: keep(no))
+        (of_one, one), (of_other, other) = found
+        return [
+            self.emit(x.type, f"phi {x.type} [{x.text}, %{one}], [{y.text}, %{other}]")
+            for x, y in zip(of_one, of_other, strict=True)
+        ]
 
     def loop(
         self,

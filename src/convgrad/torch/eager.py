@@ -103,8 +103,7 @@ class Shortcuts:
         if known is None or _dispatch_modes():
             return
         alike = self.found.setdefault((dumps(words, MARSHAL_VERSION), bias is None, asked(None)), [])
-        if len(alike) < MOST_SHAPES:
-            tensors = (first, second) if bias is None else (first, second, bias)
-            sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
-            look = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-            alike.append((look.check, known, trains))
+        tensors = (first, second) if bias is None else (first, second, bias)
+        sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
+        look = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        alike[:] = [*alike[1 - MOST_SHAPES :], (look.check, known, trains)]  # the oldest make room

@@ -124,7 +124,7 @@ class Tile:
         middle = b.maximum(b.add(axis.start, whole), axis.start)
 
         def body(i: Index, now: Sums, written: Sequence[tuple[int, int]]) -> Sums:
-            here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, b.mul(i, step))
+            here, there = b.hidden(self._at_a(b, a, b.mul(i, axis.a_step))), b.hidden(self._at_b(b, x, b.mul(i, step)))
             return self._rank_one(b, here, there, now, written)
 
         tile = b.loop(axis.start, middle, lambda i, now: body(i, now, many), step=self.unroll, carried=tile, name="k")
