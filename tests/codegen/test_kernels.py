@@ -125,7 +125,9 @@ SUMMED = {  # of x and of y, in every kind of plan; see KINDS
     "a few groups": problem_of(W, (9, 13), (4, 6), (3, 3), channels=(17, 21), groups=3, stride=2, low=1),
     "rows": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(5, 133), batch=2, low=1),
     "shares": problem_of(W, (16, 16), (16, 16), (1, 1), channels=(300, 700), layout="NXC"),
-    "several chunks and blocks": problem_of(W, (60, 70), (30, 23), (3, 3), channels=(4, 17), stride=(2, 3), low=1),
+    "several chunks and blocks": problem_of(
+        W, (60, 70), (30, 23), (3, 3), channels=(4, 17), stride=(2, 3), low=1, batch=6
+    ),
     "beside a stride without meaning": problem_of(W, (2, 29, 31), (2, 10, 3), (1, 1, 2), stride=(1, 3, 14)),
 }
 
@@ -240,7 +242,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along x"},
     ),
     "weights, lane shares": (
-        problem_of(W, (4, 4), (4, 4), (1, 1), channels=(17, 700)),
+        problem_of(W, (20, 20), (20, 20), (1, 1), channels=(17, 700)),
         {"lanes along y", "lane shares"},
     ),
     "weights, row shares": (

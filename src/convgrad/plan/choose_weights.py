@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.blocks import LEAST_CHANNELS, SLAB_BYTES
 from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
+from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
 from convgrad.problem.conv import ConvProblem
 
-Planned = TypeVar("Planned", bound=WeightsPlan)
-
-CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
-MOST_WINDOWS = 256  # packed at a time, so that a block of lanes stays in L1
 UNROLLED_WINDOWS = 4
-LEAST_SHARES = 16  # tasks; shares of rows and lanes are uneven
 MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side in a tile may cost; one by one they skip
 
 
@@ -32,18 +26,19 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_tiles = matrix_weights_candidates(problem, machine)
     candidates = sorted([*by_vectors, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
-    for _, plan in candidates:
+    for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, MatrixWeightsPlan):
-            yield replace(plan, fallback=_finished(by_vectors[0][1])) if plan.watch else plan
+            yield replace(plan, fallback=_finished(by_vectors[0][1], by_vectors[0][0])) if plan.watch else plan
         else:
-            yield _finished(plan)
+            yield _finished(plan, cycles)
 
 
-def _finished(plan: WeightsPlan) -> WeightsPlan:
+def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
-    plan = replace(plan, direct=_sums_in_place(plan))
-    return _share(_grow_windows(plan, MOST_WINDOWS, SLAB_BYTES))
+    if _sums_in_place(plan):
+        return rows_in_place(replace(plan, direct=True))
+    return best_window_blocks(plan, cycles)
 
 
 def _kind(plan: WeightsPlan) -> str:
@@ -109,59 +104,3 @@ def _sums_in_place(plan: WeightsPlan) -> bool:
         and not (p.accumulate and p.groups % plan.lane_groups)
         and plan.tile_taps in (1, plan.axes[-1].taps)
     )
-
-
-def _grow_windows(plan: Planned, most: int, room: int) -> Planned:
-    """Blocks of windows as large as the cache of a core allows, innermost axis first, and shares of rows that fit."""
-    block = list(plan.block)
-    if plan.direct:
-        block[-1] = plan.axes[-1].windows
-        rows = prod(axis.windows for axis in plan.axes[:-1])
-        block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_SHARES)), max(1, most // block[-1]))
-        return replace(plan, block=tuple(block))
-    for n in reversed(range(len(block))):
-        windows = plan.axes[n].windows
-        best = trial = block[n]
-        while trial < windows:
-            trial = min(windows, 2 * trial)
-            candidate = _fewer_rows(replace(plan, block=(*block[:n], trial, *block[n + 1 :])), room)
-            if prod(candidate.block) > most:
-                break
-            if plan.packed_bytes * max(candidate.row_slab_size, candidate.lane_slab_size) <= room:
-                best = trial
-        block[n] = best
-        if best < windows:
-            break
-    return _fewer_rows(replace(plan, block=tuple(block)), room)
-
-
-def _fewer_rows(plan: Planned, room: int) -> Planned:
-    """Share the row channels, and the lanes, among so many tasks that slabs fit the cache, down to some tiles each."""
-    size = plan.packed_bytes
-    least = max(2 * LEAST_CHANNELS, plan.row_channels + 1)
-    while size * plan.row_slab_size > room and not plan.spread and plan.share_rows >= least:
-        plan = replace(plan, row_shares=plan.row_shares + 1 + plan.row_shares // 16)
-    while size * plan.lane_slab_size > room and plan.share_blocks > 1:
-        plan = replace(plan, lane_shares=plan.lane_shares + 1 + plan.lane_shares // 16)
-    return _without_empty_shares(plan)
-
-
-def _without_empty_shares(plan: Planned) -> Planned:
-    """Shares are whole tiles and whole blocks of lanes, so that fewer of them than asked for may hold all."""
-    return replace(
-        plan,
-        row_shares=max(1, -(-plan.row_count // plan.share_rows)),
-        lane_shares=max(1, -(-plan.lane_blocks // plan.share_blocks)),
-    )
-
-
-def _share(plan: Planned) -> Planned:
-    """Tasks: chunks of windows where the sums are small, else shares of the lanes."""
-    size = SIZES[plan.compute]
-    blocks = prod(plan.block_grid)
-    chunks = max(1, min(8, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
-    plan = replace(plan, chunks=chunks)
-    others = chunks * plan.bundles * plan.row_shares
-    if others * plan.lane_shares < LEAST_SHARES and not plan.spread:
-        plan = replace(plan, lane_shares=min(plan.lane_blocks, max(plan.lane_shares, -(-LEAST_SHARES // others))))
-    return _without_empty_shares(plan)

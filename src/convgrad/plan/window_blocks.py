@@ -1,0 +1,141 @@
+"""How many windows a task of a WeightsPlan packs at a time, and who shares channels, by predicted cycles.
+
+Every share of the lanes packs the rows again, and every share of the rows the lanes. Few windows at a time leave what
+a register tile reads in L1, but fetch and store its sums more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.blocks import CLAIM, FAR_BYTES, LEAST_CHANNELS, OVERFLOW, ROW, SLAB_BYTES
+from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.weights import WeightsPlan
+from convgrad.problem.conv import Ints
+
+MOST_WINDOWS = 512  # packed at a time
+ROW_WINDOWS = 256  # of a block in place
+MOST_CHUNKS = 16
+CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
+SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
+LEAST_TASKS = 16
+PANEL_BYTES = 36 * 1024  # of what a tile reads in one block: more does not stay in L1
+PANEL_FETCH = 1.0  # cycles, not hidden, for a vector of lanes that has to come from L2
+SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows or the lanes of a problem that is computed in blocks of so many windows."""
+
+    units: int  # tiles of rows, or blocks of lanes
+    channels: int  # of a unit
+    slab_bytes: float  # of all of them
+    cycles: float  # to pack all of them, in all blocks
+
+    def shares(self) -> Iterator[int]:
+        """Numbers of tasks that may divide the units: none is left without, nor with few channels to pack."""
+        for n in SHARES:
+            each = -(-self.units // n)
+            if n == 1 or (n <= self.units and -(-self.units // each) == n and each * self.channels >= LEAST_CHANNELS):
+                yield n
+
+
+def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
+    """The plan with the cheapest blocks of windows, chunks and shares; `cycles` are its arithmetic's."""
+    candidates = [found for block in _blocks(plan) for found in _shared(replace(plan, block=block), cycles)]
+    return min(candidates, key=lambda candidate: candidate[0])[1]
+
+
+def rows_in_place(plan: WeightsPlan) -> WeightsPlan:
+    """A plan that reads the tensors as they lie, whose blocks are whole rows of windows."""
+    block = list(plan.block)
+    block[-1] = plan.axes[-1].windows
+    rows = prod(axis.windows for axis in plan.axes[:-1])
+    block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_TASKS)), max(1, ROW_WINDOWS // block[-1]))
+    plan = replace(plan, block=tuple(block))
+    return replace(plan, chunks=_most_chunks(plan))
+
+
+def _most_chunks(plan: WeightsPlan) -> int:
+    most = 1 + CHUNK_BYTES // max(1, SIZES[plan.compute] * plan.sum_size)
+    return max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
+
+
+def _blocks(plan: WeightsPlan) -> Iterator[Ints]:
+    """Windows per axis: innermost first, an outer axis only once the inner ones are whole."""
+    block = [1] * len(plan.axes)
+    yield tuple(block)
+    for n in reversed(range(len(block))):
+        while block[n] < plan.axes[n].windows:
+            following = min(plan.axes[n].windows, 2 * block[n])
+            if prod(block) // block[n] * following > MOST_WINDOWS:
+                return
+            block[n] = following
+            yield tuple(block)
+
+
+def _shared(plan: WeightsPlan, cycles: float) -> Iterator[tuple[float, WeightsPlan]]:
+    """The cheapest chunks and shares for these blocks, and predicted cycles."""
+    size, blocks = SIZES[plan.compute], prod(plan.block_grid)
+    rows, lanes = _sides(plan, blocks)
+    fixed = cycles + _panel_cycles(plan)
+    sum_vectors = plan.bundles * plan.lane_blocks * plan.taps * rows.units * plan.row_channels * plan.vectors
+    most_chunks = _most_chunks(plan)
+    best = None
+    for chunks in {1 << n for n in range(most_chunks.bit_length())} | {most_chunks}:
+        for of_rows, of_lanes in product(rows.shares(), lanes.shares()):
+            tasks = chunks * plan.bundles * of_rows * of_lanes
+            slabs = rows.slab_bytes / of_rows + lanes.slab_bytes / of_lanes
+            sums = size * plan.lanes * sum_vectors / (plan.bundles * of_rows * of_lanes)
+            far = OVERFLOW * max(0.0, slabs / (2 * SLAB_BYTES) - 1)
+            cost = fixed * (1 + far + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0))
+            cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
+            cost += sum_vectors * (blocks * SUM_VECTOR * (1 + (sums > SUM_BYTES)) + chunks * 2 * plan.lanes * MOVE)
+            if best is None or cost < best[0]:
+                best = cost, chunks, of_rows, of_lanes
+    if best:
+        yield best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
+
+
+def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
+    """Of a plan whose channels nobody shares."""
+    p, size = plan.problem, SIZES[plan.compute]
+    of_x = prod(min(extent, axis.image) for extent, axis in zip(plan.x_extent, plan.axes, strict=True))
+    of_y = prod(plan.block)
+    row_count, lane_count = (of_x, of_y) if plan.rows_shift else (of_y, of_x)
+    lane_strides = (p.y_strides if plan.rows_shift else p.x_strides)[2:]
+    turned = abs(lane_strides[0]) > abs(lane_strides[-1])
+    run = plan.row_count if plan.x_pixel_major else (plan.x_extent if plan.rows_shift else plan.block)[-1]
+    far = SIZES[p.dtype] / FAR_BYTES
+    return (
+        Side(
+            units=-(-plan.row_count // plan.row_channels), channels=plan.row_channels,
+            slab_bytes=size * plan.row_slab_size,
+            cycles=blocks * row_count * plan.row_count * p.groups * (MOVE + far + ROW / run),
+        ),
+        Side(
+            units=plan.lane_blocks, channels=plan.width, slab_bytes=size * plan.lane_slab_size,
+            cycles=blocks * lane_count * plan.lane_count * p.groups * ((TURN if turned else MOVE) + far),
+        ),
+    )  # fmt: skip
+
+
+def _panel_cycles(plan: WeightsPlan) -> float:
+    """To fetch vectors from L2 in every step of every tile, where what a tile reads in a block outgrows L1."""
+    size, line = SIZES[plan.compute], 64
+    windows, axis = prod(plan.block), plan.axes[-1]
+    taps = plan.tile_taps if plan.rows_shift else 1
+    fresh = min(axis.stride, taps) if plan.rows_shift else 1  # positions of the rows that no window before has met
+    run = size * plan.row_channels
+    row_bytes = fresh * (run + line if plan.x_pixel_major else run)
+    panel = windows * (row_bytes + size * plan.width)
+    columns = plan.vectors * (1 if plan.rows_shift else plan.tile_taps)
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps * plan.bundles
+    steps = tiles * prod(axis.windows for axis in plan.axes)
+    return steps * columns * PANEL_FETCH * min(1.0, max(0.0, panel / PANEL_BYTES - 1))
