@@ -151,6 +151,7 @@ def _altered_weights(plan, rng):
             lane_shares=int(rng.integers(1, max(1, plan.lane_blocks) + 1)),
             row_shares=-(-tiles // int(rng.integers(1, max(1, tiles) + 1))),  # none of them empty
             x_pixel_major=bool(rng.integers(2)),
+            rows_together=0 if isinstance(plan, MatrixWeightsPlan) else int(rng.integers(3)) * plan.row_channels,
         )
     return changed
 

@@ -177,6 +177,7 @@ def kinds(plan):
             "several chunks": plan.chunks > 1,
             "lane shares": plan.lane_shares > 1,
             "row shares": plan.row_shares > 1,
+            "rows in runs": plan.row_run < plan.share_rows,
             "several taps in a tile": plan.tile_taps > 1,
             "several blocks": prod(plan.block_grid) > 1,
             "bands": any(plan.banded(n) for n in range(len(plan.axes))),
@@ -248,6 +249,10 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights, row shares": (
         problem_of(W, (16, 16), (16, 16), (1, 1), channels=(300, 300)),
         {"row shares"},
+    ),
+    "weights, rows in runs": (
+        problem_of(W, (12, 12), (12, 12), (1, 1), channels=(130, 64), layout="NXC"),
+        {"lanes along y", "rows in runs"},
     ),
     "weights, several chunks and blocks": (
         problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 17), **SAME),

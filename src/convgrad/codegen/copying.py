@@ -56,6 +56,7 @@ class Copy:
     dst_dtype: str
     accumulate: bool = False
     pieces: Pieces | None = None
+    source_order: bool = False  # visit src from one end to the other, rather than dst
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
@@ -75,7 +76,7 @@ class Copy:
         else:
             inner, body = [], self._scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
-        outer.sort(key=lambda d: -abs(d.dst))
+        outer.sort(key=lambda d: -abs(d.src if self.source_order else d.dst))
         self.nest(b, src, dst, outer, lambda s, d: body(b, s, d, *inner))
 
     def emit_planes(

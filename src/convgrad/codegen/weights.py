@@ -222,7 +222,9 @@ class SumsStage:
 
     def _copy(self) -> Copy:
         plan = self.plan
-        return Copy(isa=self.isa, compute=plan.compute, src_dtype=plan.problem.dtype, dst_dtype=plan.compute)
+        return Copy(
+            isa=self.isa, compute=plan.compute, src_dtype=plan.problem.dtype, dst_dtype=plan.compute, source_order=True
+        )
 
     def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
         plan = self.plan
@@ -248,7 +250,14 @@ class SumsStage:
                 )  # fmt: skip
                 return
             dims += [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, 0, 1)]
-        copy.emit(b, tensor, packed, [*dims, Dim(count, channel, channel_step)])
+        whole = b.floor_div(count, plan.row_run) if plan.row_run < plan.share_rows else 0
+        if whole != 0:
+            runs = Dim(whole, plan.row_run * channel, plan.row_step)
+            copy.emit(b, tensor, packed, [*dims, runs, Dim(plan.row_run, channel, channel_step)])
+        rest = b.sub(count, b.mul(whole, plan.row_run))
+        tensor = b.at(tensor, b.mul(whole, plan.row_run * channel), STORAGE[plan.problem.dtype])
+        packed = b.at(packed, b.mul(whole, plan.row_step), self.kind)
+        copy.emit(b, tensor, packed, [*dims, Dim(rest, channel, channel_step)])
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
         self._zero_border(b, slab, self.plan.lane_slab_size, self.lane_tensor, starts)
@@ -291,7 +300,7 @@ class SumsStage:
         if not plan.direct:
             vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         sums = self._sums_at(b, lane_block)
-        row_axes, row_channel = plan.row_slab
+        row_axes, _ = plan.row_slab
         counts = [
             b.minimum(b.sub(axis.windows, start), block)
             for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
@@ -351,7 +360,7 @@ class SumsStage:
             rest = b.sub(plan.row_count, self.first_row)
 
             def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift[0], b.mul(row, row_channel)), STORAGE[self.slab_dtype])
+                a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.slab_dtype])
                 x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
                 place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
                 tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None)
@@ -360,6 +369,14 @@ class SumsStage:
 
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)
         taps(0, (0, 0), 0, [])
+
+    def _row_at(self, b: Builder, row: Index) -> Index:
+        """Where the slab of the row side has a channel."""
+        plan, channel_step = self.plan, self.plan.row_slab[1]
+        if plan.row_run == plan.share_rows:
+            return b.mul(row, channel_step)
+        run = b.floor_div(row, plan.row_run)
+        return b.dot([(run, plan.row_step - plan.row_run * channel_step), (row, channel_step)])
 
     def _bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
         """Windows of the block whose tap r meets x."""

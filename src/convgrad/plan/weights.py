@@ -75,7 +75,8 @@ class WeightsPlan:
     chunks: int
     lane_shares: int  # tasks that divide the lane blocks
     row_shares: int  # tasks that divide the row channels
-    x_pixel_major: bool  # of the slab of x where it gives the rows
+    x_pixel_major: bool  # of the slab of the row side: channels innermost
+    rows_together: int = 0  # of them, that lie side by side: whole tiles; 0: all
     direct: bool = False  # the tensors themselves serve as slabs
     unroll: int = 1  # windows written out together
     reasons: tuple[str, ...] = ()
@@ -167,8 +168,27 @@ class WeightsPlan:
         )
 
     @property
+    def row_run(self) -> int:
+        """Row channels that a slab holds side by side."""
+        cut = self.rows_together and self.x_pixel_major and not (self.spread or self.direct)
+        return min(self.share_rows, self.rows_together) if cut else self.share_rows
+
+    @property
+    def row_pitch(self) -> int:
+        """Numbers of the slab from a position to the next, of rows side by side."""
+        if self.row_run < self.share_rows:
+            return self.row_run
+        return self.share_rows + (16 if self.share_rows % 64 == 0 else 0)
+
+    @property
+    def row_step(self) -> int:
+        """Numbers of the slab from a run of row channels to the next."""
+        extent = self.x_extent if self.rows_shift else self.block
+        return self.row_slab[0][0] * extent[0]
+
+    @property
     def row_slab(self) -> tuple[Ints, int]:
-        """Strides of the packed row side: per axis, and of the channel."""
+        """Strides of the packed row side: per axis, and of a channel within its run."""
         if self.direct:
             strides = self.problem.x_strides if self.rows_shift else self.problem.y_strides
             return (strides[0], *strides[3:]), strides[2]
@@ -176,7 +196,7 @@ class WeightsPlan:
         if self.spread:
             return row_major(extent, self.share_rows * self.width), self.width
         if self.x_pixel_major:
-            return row_major(extent, self.share_rows + (16 if self.share_rows % 64 == 0 else 0)), 1
+            return row_major(extent, self.row_pitch), 1
         strides = row_major(extent, 1)
         plane = strides[0] * extent[0]
         return strides, plane + (-plane % 16) + 16
@@ -187,7 +207,7 @@ class WeightsPlan:
         strides, channel = self.row_slab
         extent = self.x_extent if self.rows_shift else self.block
         if self.spread or self.x_pixel_major:
-            return strides[0] * extent[0]
+            return strides[0] * extent[0] * -(-self.share_rows // self.row_run)
         return channel * self.share_rows
 
     @property
@@ -255,6 +275,7 @@ class WeightsPlan:
         """Assert what the emitter relies on."""
         assert self.axes[-1].taps % self.tile_taps == 0
         assert self.spread or self.lane_groups == 1
+        assert self.rows_together % self.row_channels == 0, "a tile lies in one run"
         assert not self.direct or (self.spread and self.row_count == self.lane_count == 1)
         assert not self.direct or self.tile_taps in (1, self.axes[-1].taps)
         assert not self.direct or self.block[-1] >= self.axes[-1].windows
