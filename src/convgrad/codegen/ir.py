@@ -192,6 +192,16 @@ class Builder:
         negative = self.emit("i64", f"ashr {rest}, 63")
         return self.add(self.emit("i64", f"sdiv {x}, {y}"), negative)
 
+    def shift_right(self, x: Index, bits: int) -> Index:
+        """x / 2^bits for x >= 0, rounded down."""
+        if isinstance(x, int):
+            return x >> bits
+        return self.emit("i64", f"lshr {x}, {bits}") if bits else x
+
+    def both(self, x: Value, y: Value) -> Value:
+        """Whether two conditions hold."""
+        return self.emit("i1", f"and {x}, {y.text}")
+
     def split(self, x: Index, extents: Sequence[int]) -> list[Index]:
         """The indices of a flat, non-negative row-major index."""
         indices: list[Index] = []
@@ -239,11 +249,14 @@ class Builder:
         """A plain store."""
         self.do(f"store {value}, {address}, align {align}")
 
-    def prefetch(self, address: Value, ahead: int) -> None:
-        """Ask for the cache line so many bytes beyond an address, which may lie outside of everything."""
+    def beyond(self, base: Value, offset: Index) -> Value:
+        """The address `offset` bytes beyond `base`, which may lie outside of everything: not to be read."""
+        return base if offset == 0 else self.emit("ptr", f"getelementptr i8, {base}, {index(offset)}")  # not inbounds
+
+    def prefetch(self, address: Value, keep: int) -> None:
+        """Ask for the cache line at an address, wherever that is, to be kept in L1 (3) or L2 (2)."""
         self.module.declare("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"])
-        place = self.emit("ptr", f"getelementptr i8, {address}, i64 {ahead}")  # not inbounds
-        self.do(f"call void @llvm.prefetch.p0({place}, i32 0, i32 3, i32 1)")
+        self.do(f"call void @llvm.prefetch.p0({address}, i32 0, i32 {keep}, i32 1)")
 
     def hidden(self, pointer: Value) -> Value:
         """The same address, of which LLVM does not know how it came to be.

@@ -9,6 +9,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
+KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
@@ -121,6 +122,22 @@ class WeightsPlan:
         """Row channels of one task, a multiple of the tile's."""
         tiles = -(-self.row_count // self.row_channels)
         return -(-tiles // self.row_shares) * self.row_channels
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether the numbers of the next block are asked for while those of the present one are multiplied.
+
+        That is, where they lie together: planes of channels are pages apart, and finding those costs what it saves.
+        """
+        p = self.problem
+        size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+        together = all(abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy")
+        return together and not (self.direct or self.spread) and size > KEPT_BYTES and prod(self.block_grid) > 1
+
+    @property
+    def row_tiles(self) -> int:
+        """Register tiles along the row channels of one task."""
+        return self.share_rows // self.row_channels
 
     @property
     def taps(self) -> int:

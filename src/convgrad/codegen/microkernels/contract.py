@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
 
+from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
@@ -20,13 +21,15 @@ Sums = dict[tuple[int, int], Value]  # of row and column
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
-    B may take its steps from a table of i64 instead.
+    B may take its steps from a table of i64 instead. `pace` counts the terms from one i to the next, for what is
+    fetched along the way.
     """
 
     start: Index
     stop: Index
     a_step: int
     b_step: int | Value
+    pace: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,12 @@ class Tile:
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
-        taps: Sequence[tuple[int, int]] = ((0, 0),),
+        taps: Sequence[tuple[int, int]] = ((0, 0),), ahead: Walk | None = None,
     ) -> None:  # fmt: skip
-        """Update the tile at c; with `first`, start from these (per row and column) instead of from memory."""
+        """Update the tile at c; with `first`, start from these (per row and column) instead of from memory.
+
+        Lines of `ahead` are asked for on the way.
+        """
         kind, dtype = self._kind(self.c_dtype), self.c_dtype or self.compute
         lanes = self.isa.lanes(self.compute)
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
@@ -93,14 +99,19 @@ class Tile:
         else:
             tile = dict(zip(places, first, strict=True))
         if taps:
-            tile = self._reduce(b, a, x, tile, _joined(reductions), taps)
+            if ahead is not None:
+                ahead.begin(b)
+            tile = self._reduce(b, a, x, tile, _joined(reductions), taps, ahead, 0)
         for r, v in places:
             self.isa.store(b, dtype, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
 
     def _reduce(
-        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]]
-    ) -> Sums:
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
+        ahead: Walk | None, done: Index,
+    ) -> Sums:  # fmt: skip
         if not reductions:
+            if ahead is not None:
+                ahead.go_on(b, done)
             return self._rank_one(b, a, x, tile, taps)
         axis = reductions[0]
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
@@ -109,7 +120,7 @@ class Tile:
         def body(i: Index, now: Sums) -> Sums:
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
-            return self._reduce(b, here, there, now, reductions[1:], taps)
+            return self._reduce(b, here, there, now, reductions[1:], taps, ahead, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
@@ -165,7 +176,7 @@ class Tile:
         def of_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
             if self.ahead:
-                b.prefetch(address, self.ahead)
+                b.prefetch(b.beyond(address, self.ahead), keep=3)
             return self.isa.load(b, b_dtype, address, lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
@@ -244,8 +255,9 @@ def _joined(reductions: Sequence[Reduction]) -> list[Reduction]:
     joined: list[Reduction] = []
     for axis in reversed(reductions):
         inner = joined[0] if joined and _known(joined[0]) and _known(axis) else None
-        if inner is not None and (axis.a_step, axis.b_step) == (inner.a_step * inner.stop, inner.b_step * inner.stop):
-            joined[0] = Reduction(0, axis.stop * inner.stop, inner.a_step, inner.b_step)
+        steps = (axis.a_step, axis.b_step, axis.pace)
+        if inner is not None and steps == tuple(inner.stop * step for step in (inner.a_step, inner.b_step, inner.pace)):
+            joined[0] = replace(inner, stop=axis.stop * inner.stop)
             continue
         joined.insert(0, axis)
     return joined

@@ -1,0 +1,107 @@
+"""Fetching what the next block packs while the present one is multiplied, line by line at the pace of the tiles.
+
+A core has a dozen cache lines on their way at a time. Asked for at once they stall the loads of the tile that asks;
+one every so many steps of a register tile, they come for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.codegen.ir import Builder, Index, Value, index
+
+LINE = 64  # bytes
+AT_ONCE = 6  # lines that one tile may ask for before it begins
+LONG_RUN = 16  # lines that are worth walking
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The cache lines of a box in memory: `walk` and the other axes, each an extent and a step in bytes."""
+
+    walk: tuple[int, int]
+    others: tuple[tuple[int, int], ...]
+
+    def pieces(self, lines: int) -> int:
+        """In which tiles fetch them, so many lines each."""
+        return -(-self.walk[0] // lines) * prod(extent for extent, _ in self.others)
+
+
+def lines_of(axes: Sequence[tuple[int, int]]) -> Lines:
+    """Of a box with such extents and steps in bytes, the numbers of whose innermost axis share lines."""
+    merged: list[tuple[int, int]] = []
+    for extent, step in sorted(((e, abs(s)) for e, s in axes if e > 1), key=lambda axis: axis[1]):
+        inner = merged[-1] if merged else (1, LINE)
+        if merged and step <= inner[0] * inner[1] + LINE:
+            merged[-1] = (-(-((extent - 1) * step + inner[0] * inner[1]) // inner[1]), inner[1])
+        else:
+            merged.append((extent, step))
+    if not merged:
+        return Lines((1, LINE), ())
+    if merged[0][1] < LINE:
+        extent, step = merged[0]
+        merged[0] = (-(-extent * step // LINE), LINE)
+    walk = merged[0] if merged[0][0] >= LONG_RUN else max(merged, key=lambda axis: axis[0])
+    return Lines(walk, tuple(axis for axis in merged if axis is not walk))
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What one tile fetches: lines `step` bytes apart, one every 2^shift steps, or some `at_once`."""
+
+    first: Value
+    step: Value
+    shift: int
+    at_once: int
+
+    def begin(self, b: Builder) -> None:
+        """Before the first step of the tile."""
+        for line in range(self.at_once):
+            b.prefetch(b.beyond(self.first, b.mul(self.step, line)), keep=2)
+
+    def go_on(self, b: Builder, done: Index) -> None:
+        """After so many steps of the tile."""
+        if not self.at_once:
+            b.prefetch(b.beyond(self.first, b.mul(b.shift_right(done, self.shift), self.step)), keep=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The boxes that `tiles` tiles of `steps` steps each are to fetch."""
+
+    boxes: tuple[Lines, ...]
+    steps: int
+    tiles: int
+
+    @property
+    def shift(self) -> int:
+        """One line every 2^shift steps: as slow as the tiles allow."""
+        shift = 0
+        while self.steps >> (shift + 1) and self._pieces(self.steps >> (shift + 1)) <= self.tiles:
+            shift += 1
+        return shift
+
+    @property
+    def at_once(self) -> int:
+        """Lines that a tile asks for before it begins; 0: it has too many to fetch for that."""
+        few = (lines for lines in range(1, AT_ONCE + 1) if self._pieces(lines) <= self.tiles)
+        return next(few, 0)
+
+    def _pieces(self, lines: int) -> int:
+        return sum(box.pieces(lines) for box in self.boxes)
+
+    def walk(self, b: Builder, tile: Index, bases: Sequence[Value]) -> Walk:
+        """What tile number `tile` fetches, of boxes that begin at `bases`; tiles that are left over: one line."""
+        lines, passed = self.at_once or max(1, self.steps >> self.shift), 0
+        first, step = bases[0], index(0)
+        for box, base in zip(self.boxes, bases, strict=True):
+            number = b.sub(tile, passed)
+            passed += box.pieces(lines)
+            wanted = b.both(b.compare("sge", number, 0), b.compare("slt", tile, passed))
+            extents = [*(extent for extent, _ in box.others), -(-box.walk[0] // lines)]
+            steps = [*(step for _, step in box.others), box.walk[1] * lines]
+            start = b.beyond(base, b.dot(list(zip(b.split(index(number), extents), steps, strict=True))))
+            first, step = b.select(wanted, start, first), b.select(wanted, index(box.walk[1]), step)
+        return Walk(first, step, self.shift, self.at_once)

@@ -1,0 +1,64 @@
+"""Lines that are fetched ahead: which they are, and that asking for them changes no result."""
+
+from itertools import product
+
+import pytest
+
+from codegen.emitted import each_isa
+from codegen.random_problems import check
+from codegen.test_kernels import W, problem_of
+from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
+from convgrad.codegen.lower import lower
+from convgrad.plan import weights
+from convgrad.plan.choose import choose
+from convgrad.plan.machine import machine_for
+
+BOXES = {
+    "channels innermost": [(2, 56 * 256), (56, 256), (64, 4)],
+    "some of the channels": [(2, 56 * 2048), (56, 2048), (64, 4)],
+    "part of a row": [(3, 4096), (20, 64), (16, 4)],
+    "planes": [(64, 16384), (2, 224), (56, 4)],
+    "one number": [(1, 4)],
+}
+
+
+def starts_of(ahead, box):
+    """The first bytes of the lines that all tiles fetch of one box, as `Ahead.walk` numbers its pieces."""
+    lines = ahead.at_once or max(1, ahead.steps >> ahead.shift)
+    walks = range(-(-box.walk[0] // lines))
+    for places in product(*(range(extent) for extent, _ in box.others), walks):
+        steps = [*(step for _, step in box.others), lines * box.walk[1]]
+        for line in range(lines):
+            yield sum(place * step for place, step in zip(places, steps, strict=True)) + line * box.walk[1]
+
+
+@pytest.mark.parametrize("axes", BOXES.values(), ids=BOXES)
+@pytest.mark.parametrize(("steps", "tiles"), [(128, 40), (112, 96), (56, 10_000), (8, 3000)])
+def test_every_line_of_a_box_is_fetched(axes, steps, tiles):
+    box = lines_of(axes)
+    ahead = Ahead((box,), steps, tiles)
+    numbers = {
+        sum(i * step for i, (_, step) in zip(where, axes, strict=True))
+        for where in product(*(range(extent) for extent, _ in axes))
+    }
+    fetched = {start // LINE for start in starts_of(ahead, box)}
+    assert {number // LINE for number in numbers} <= fetched
+    assert len(fetched) <= 1.5 * len({number // LINE for number in numbers}) + max(AT_ONCE, steps)
+
+
+def test_tiles_that_have_little_to_fetch_ask_before_they_begin():
+    assert Ahead((lines_of([(100, 64)]),), 128, 50).at_once == 2
+    assert Ahead((lines_of([(1000, 64)]),), 128, 50).at_once == 0
+    assert Ahead((lines_of([(1000, 64)]),), 128, 50).shift == 2  # 32 lines of 50 tiles, not 16
+
+
+@each_isa
+@pytest.mark.parametrize("taps", [1, 3])
+def test_fetching_ahead_changes_no_sum(monkeypatch, isa, taps):
+    """With few lines per tile and with many."""
+    problem = problem_of(W, (40, 50), (40, 50), (taps, taps), channels=(35, 70), batch=2, layout="NXC", low=taps // 2)
+    assert "prefetch" not in str(lower(choose(problem, machine_for(isa))).ir), "all of this problem stays in L2"
+    monkeypatch.setattr(weights, "KEPT_BYTES", 0)
+    assert "prefetch" in str(lower(choose(problem, machine_for(isa))).ir)
+    check(problem, isa)
+    check(problem, isa, alter=1)
