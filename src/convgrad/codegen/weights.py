@@ -69,6 +69,7 @@ class SumsStage:
         self.blocks = prod(plan.block_grid)
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
         self.tile = self._tile()
+        self.following: list[Value] = []  # where the operands of the next block begin, if they are fetched ahead
 
     @property
     def row_slab_bytes(self) -> int:
@@ -129,10 +130,10 @@ class SumsStage:
                 return
             self._pack_rows(b, at, starts)
             self._pack_lanes(b, at, lanes, starts)
-            following = self._following(b, at, number) if plan.fetches_ahead else []
+            self.following = self._following(b, at, number) if plan.fetches_ahead else []
             b.loop(
                 self.first_block, self.last_block,
-                lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts, following), name="lanes",
+                lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts), name="lanes",
             )  # fmt: skip
 
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
@@ -309,7 +310,7 @@ class SumsStage:
                 extents = tuple(min(a, axis.image) for a, axis in zip(plan.x_extent, plan.axes, strict=True))
             box = list(zip((*extents, channels), (strides[0], *strides[3:], strides[2]), strict=True))
             boxes.append(lines_of([(extent, size * step) for extent, step in box]))
-        tiles = plan.share_blocks * plan.taps // plan.tile_taps * plan.row_tiles
+        tiles = plan.share_blocks * plan.taps // plan.tile_taps * plan.tiles_of_rows
         return Ahead(tuple(boxes), prod(plan.block), tiles)
 
     def _following(self, b: Builder, at: Places, number: Index) -> list[Value]:
@@ -337,11 +338,8 @@ class SumsStage:
 
     # --- arithmetic
 
-    def _sweep(
-        self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index],
-        following: Sequence[Value] = (),
-    ) -> None:  # fmt: skip
-        """Every tap and row tile, for one lane block; on the way, lines are fetched of what begins at `following`."""
+    def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
+        """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
         plan = self.plan
         vectors = lanes
         if not plan.direct:
@@ -416,12 +414,12 @@ class SumsStage:
 
         def walk(tap: Index, row: Index) -> Walk | None:
             """What a tile fetches."""
-            if not following:
+            if not self.following:
                 return None
             numbers = b.sub(lane_block, self.first_block), b.floor_div(tap, plan.tile_taps)
-            steps = plan.taps // plan.tile_taps * plan.row_tiles, plan.row_tiles
+            steps = plan.taps // plan.tile_taps * plan.tiles_of_rows, plan.tiles_of_rows
             number = b.dot(list(zip(numbers, steps, strict=True)), b.floor_div(row, plan.row_channels))
-            return self._ahead().walk(b, number, following)
+            return self._ahead().walk(b, number, self.following)
 
         paces = row_major(plan.block, 1)
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)

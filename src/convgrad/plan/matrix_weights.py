@@ -34,6 +34,11 @@ class MatrixWeightsPlan(WeightsPlan):
         return self.pieces >= WHOLE[self.problem.dtype]
 
     @property
+    def fetches_ahead(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def packed_bytes(self) -> int:
         """Of a number in a slab."""
         return 2

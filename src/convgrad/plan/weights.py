@@ -135,7 +135,7 @@ class WeightsPlan:
         return together and not (self.direct or self.spread) and size > KEPT_BYTES and prod(self.block_grid) > 1
 
     @property
-    def row_tiles(self) -> int:
+    def tiles_of_rows(self) -> int:
         """Register tiles along the row channels of one task."""
         return self.share_rows // self.row_channels
 
