@@ -76,7 +76,8 @@ class Squares:
 
         The last one begins early where the axis is long enough: some numbers twice cost less than a part of a square.
         """
-        lanes, known = self.lanes, isinstance(extent, int)
+        lanes = self.lanes
+        known = isinstance(extent, int)
         if known and (extent <= lanes or extent % lanes == 0):
             return start, min(extent, lanes)
         if self.copy.accumulate:
@@ -178,7 +179,7 @@ class Squares:
             b.loop(0, square.rows, move_row, name="row")
 
         def turn() -> None:
-            self._store_whole(b, square, copy.isa.transpose(b, self._whole_rows(b, square)), None)
+            self._store_whole(b, square, self._whole(b, square), None)
 
         if full is False:
             move_all()
