@@ -131,8 +131,8 @@ def _other_mask(step: int):
     return lambda plain, b, lanes, n: plain(b, lanes, isa.Value("i64", f"{b.add(n, step)}".removeprefix("i64 ")))
 
 
-def _swapped_rows(plain, self, b, rows):
-    one, two, *rest = plain(self, b, rows)
+def _swapped_rows(plain, self, *arguments):
+    one, two, *rest = plain(self, *arguments)
     return [two, one, *rest]
 
 
@@ -242,7 +242,7 @@ MUTANTS = {
     "dropped tail": Mutant("copies end with their last whole vector", wrap(copying.Copy, "_vectors", _dropped_tail)),
     "lane mask too long": Mutant("masks hold in one lane more", wrap(isa, "first_lanes", _other_mask(1))),
     "lane mask too short": Mutant("masks hold in one lane less", wrap(isa, "first_lanes", _other_mask(-1))),
-    "swapped lanes": Mutant("a transposition exchanges two vectors", wrap(isa.Isa, "transpose", _swapped_rows)),
+    "swapped lanes": Mutant("a transposition exchanges two vectors", wrap(isa.Isa, "load_transposed", _swapped_rows)),
     "missing zero padding": Mutant(
         "what surrounds the image is not zeroed", _all(nothing(data, "emit_zero_outside"), nothing(data, "emit_zero"))
     ),
@@ -273,11 +273,11 @@ MUTANTS = {
         like=lambda c: c.dtype == "bf16",
     ),
     "rounded twice": Mutant(
-        "a sum is rounded before it is added to a 16-bit output", wrap(copying.Copy, "_store", _rounds_twice),
+        "a sum is rounded before it is added to a 16-bit output", wrap(copying.Copy, "store", _rounds_twice),
         like=lambda c: c.accumulate and c.dtype in ("bf16", "f16") and c.out_dtype is None,
     ),
     "accumulation forgotten": Mutant(
-        "the output is replaced", wrap(copying.Copy, "_store", _never_adds), like=lambda c: c.accumulate
+        "the output is replaced", wrap(copying.Copy, "store", _never_adds), like=lambda c: c.accumulate
     ),
     "lost task": Mutant(
         "the last task of a stage is not done",

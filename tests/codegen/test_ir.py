@@ -206,3 +206,36 @@ def test_tables_are_looked_up():
         return b.lookup(b.module.table(numbers), i)
 
     assert [run(body, i) for i in range(4)] == numbers
+
+
+# --- what is computed once
+
+
+def test_a_value_is_found_again_only_where_the_program_has_come_by():
+    b = builder()
+    n, _ = b.arguments
+    made = []
+
+    def get(key):
+        return b.once(key, lambda: made.append(key) or b.add(n, 1))
+
+    first = get("before")
+    with b.when(b.compare("sgt", n, 0)):
+        assert get("before") is first
+        inside = get("inside")
+        assert get("inside") is inside
+    assert get("inside") is not inside
+    b.either(b.compare("sgt", n, 0), lambda: get("either"), lambda: get("either"))
+    b.loop(0, n, lambda i, _: get("looped") and None)
+    get("looped")
+    assert get("before") is first
+    assert made == ["before", "inside", "inside", "either", "either", "looped", "looped"]
+
+
+def test_only_the_index_of_an_innermost_loop_is_shown_to_loop_strength_reduction():
+    b = builder()
+    n, m = b.arguments
+    b.loop(0, n, lambda i, _: b.loop(0, m, lambda j, _: b.store(Value("i64", "0"), b.at(n, b.add(i, j), "i64"), 8)))
+    hidden = [line.split(" = ")[0].strip() for line in lines(b) if 'asm ""' in line]
+    assert hidden == ["%i2"]
+    assert not any("%i2.counter" in line for line in lines(b) if "phi" not in line and 'asm ""' not in line)

@@ -176,7 +176,7 @@ MUTANTS = {
         ChannelSums, "_sum", without_tail, summed("depthwise, channels first", "x")
     ),
     "rows of a tile are exchanged when turned": Mutant(
-        Isa, "transpose", swapped, NAMED["along channels, packed"]
+        Isa, "load_transposed", swapped, NAMED["along channels, packed"]
     ),
     "a row of a tile is another": Mutant(
         Tile, "emit", last_row_twice, NAMED["along channels, packed"]
@@ -200,7 +200,7 @@ MUTANTS = {
         Copy, "_vectors", vectors_without_tail, NAMED["weights, several chunks and blocks"]
     ),
     "bias is forgotten": Mutant(Sweep, "_start", sums_that_start_from_zero, BIASED),
-    "the result is stored over what was there": Mutant(Copy, "_store", stored_over, ADDED),
+    "the result is stored over what was there": Mutant(Copy, "store", stored_over, ADDED),
     "the last task is left behind": Mutant(stages, "_emit_claims", one_task_less, NAMED["along channels, packed"]),
     "scratch is too small": Mutant(random_problems, "lower", less_scratch, NAMED["along channels, packed"]),
 }  # fmt: skip

@@ -6,10 +6,10 @@ Element q of a run belongs to plane q mod planes and is at position q div planes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from convgrad.codegen.ir import Builder, Index, Value, index
-from convgrad.codegen.isa.base import Isa, shuffle
+from convgrad.codegen.isa.base import Isa, lanes_of, shuffle
 
 MOST_PLANES = 16
 
@@ -29,8 +29,7 @@ def emit_deinterleave(
 
     def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
         parts = [load(b.add(q, i * lanes), in_run[i] if in_run else None) for i in range(planes)]
-        for plane in range(planes):
-            value = pick(b, parts, [lane * planes + plane for lane in range(lanes)])
+        for plane, value in enumerate(_dealt(b, isa, parts)):
             store(value, plane, b.floor_div(q, planes), in_plane[plane] if in_plane else None)
 
     _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
@@ -46,9 +45,8 @@ def emit_interleave(
     def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
         position = b.floor_div(q, planes)
         parts = [load(plane, position, in_plane[plane] if in_plane else None) for plane in range(planes)]
-        for i in range(planes):
-            wanted = [(i * lanes + lane) % planes * lanes + (i * lanes + lane) // planes for lane in range(lanes)]
-            store(pick(b, parts, wanted), b.add(q, i * lanes), in_run[i] if in_run else None)
+        for i, value in enumerate(_gathered(b, isa, parts)):
+            store(value, b.add(q, i * lanes), in_run[i] if in_run else None)
 
     _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
 
@@ -83,7 +81,32 @@ def _emit_groups(
             tail()
 
 
-def pick(b: Builder, parts: list[Value], wanted: list[int]) -> Value:
+def _dealt(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
+    """A vector of each of as many planes as there are vectors of a run; halves of the planes first, where there are."""
+    planes, lanes = len(parts), lanes_of(parts[0])
+    if planes == lanes:
+        return isa.transpose(b, parts)
+    if planes % 2 or planes == 2:
+        return [pick(b, parts, [lane * planes + plane for lane in range(lanes)]) for plane in range(planes)]
+    pairs = list(zip(parts[::2], parts[1::2], strict=True))
+    even, odd = ([pick(b, [*pair], range(start, 2 * lanes, 2)) for pair in pairs] for start in range(2))
+    return [plane for two in zip(_dealt(b, isa, even), _dealt(b, isa, odd), strict=True) for plane in two]
+
+
+def _gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
+    """The run of which each part is of a plane: what `_dealt` takes apart."""
+    planes, lanes = len(parts), lanes_of(parts[0])
+    if planes == lanes:
+        return isa.transpose(b, parts)
+    if planes % 2 or planes == 2:
+        run = [(q % planes) * lanes + q // planes for q in range(planes * lanes)]
+        return [pick(b, parts, run[i * lanes : (i + 1) * lanes]) for i in range(planes)]
+    halves = _gathered(b, isa, parts[::2]), _gathered(b, isa, parts[1::2])
+    both = [place for lane in range(lanes) for place in (lane, lanes + lane)]
+    return [pick(b, [*pair], both[start : start + lanes]) for pair in zip(*halves, strict=True) for start in (0, lanes)]
+
+
+def pick(b: Builder, parts: list[Value], wanted: Sequence[int]) -> Value:
     """The vector whose lane l is lane wanted[l] of all parts laid end to end."""
     lanes = len(wanted)
     result: Value | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -96,15 +96,25 @@ class Module:
 class Builder:
     """Writes one function, instruction by instruction, into the current block."""
 
-    def __init__(self, module: Module, name: str, arguments: Sequence[tuple[str, str]], *, exported: bool = False):
+    def __init__(
+        self,
+        module: Module,
+        name: str,
+        arguments: Sequence[tuple[str, str]],
+        *,
+        exported: bool = False,
+        inline: bool = True,
+    ):
         self.module = module
         self._names = 0
         self._blocks = 0
         self.block = "entry"
+        self._known: dict[Any, Value] = {}  # what has been computed in blocks that come before the current one for sure
         self.arguments = [Value(type_.split()[0], f"%{arg}") for type_, arg in arguments]
         listed = ", ".join(f"{type_} %{arg}" for type_, arg in arguments)
         linkage = "" if exported else "internal "
-        self._lines = [f'define {linkage}void @{name}({listed}) nounwind "stackrealign" {{', "entry:"]
+        attributes = "nounwind" if inline else "nounwind noinline"
+        self._lines = [f'define {linkage}void @{name}({listed}) {attributes} "stackrealign" {{', "entry:"]
 
     def finish(self) -> None:
         """Return, and hand the function to the module."""
@@ -155,6 +165,13 @@ class Builder:
         """Of an integer, or each lane of a vector of them, with a constant."""
         bits = f"{x.type.split(' x ')[0]} x i1>" if x.type.startswith("<") else "i1"
         return self.emit(bits, f"icmp {op} {x}, {constant(x.type, number).text}")
+
+    def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
+        """What `make()` has written, here or where the program has come by for sure; else it writes it now."""
+        value = self._known.get(key)
+        if value is None:
+            value = self._known[key] = make()
+        return value
 
     # --- index arithmetic
 
@@ -272,10 +289,10 @@ class Builder:
 
     # --- control
 
-    def open(self, label: str) -> None:
-        """Begin a block."""
+    def open(self, label: str, known: dict[Any, Value] | None = None) -> None:
+        """Begin a block; `known` is what has been computed on every way there."""
         self._lines.append(f"{label}:")
-        self.block = label
+        self.block, self._known = label, dict(known or {})
 
     def new_label(self, name: str) -> str:
         """A label that no block has."""
@@ -291,20 +308,22 @@ class Builder:
         """Run the body where an i1 holds."""
         yes, done = self.new_label("then"), self.new_label("done")
         self.do(f"br {condition}, label %{yes}, label %{done}")
-        self.open(yes)
+        known = self._known
+        self.open(yes, known)
         yield
         self.branch(done)
-        self.open(done)
+        self.open(done, known)
 
     def either(self, condition: Value, yes: Callable[[], None], no: Callable[[], None]) -> None:
         """One of two bodies."""
         one, other, done = self.new_label("then"), self.new_label("else"), self.new_label("done")
         self.do(f"br {condition}, label %{one}, label %{other}")
+        known = self._known
         for label, body in ((one, yes), (other, no)):
-            self.open(label)
+            self.open(label, known)
             body()
             self.branch(done)
-        self.open(done)
+        self.open(done, known)
 
     def one_of(
         self, condition: Value, yes: Callable[[], list[Value]], no: Callable[[], list[Value]]
@@ -343,14 +362,15 @@ class Builder:
                 return carried
             if start + step >= stop:
                 return body(start, carried) or {}
+        known = self._known
         entry, head, done = self.block, self.new_label(f"{name}.body"), self.new_label(f"{name}.done")
         certain = isinstance(start, int) and isinstance(stop, int)
         if certain:
             self.branch(head)
         else:
             self.do(f"br {self.compare('slt', start, stop)}, label %{head}, label %{done}")
-        self.open(head)
-        slot = len(self._lines)
+        self.open(head, known)
+        slot, blocks = len(self._lines), self._blocks
         self._names += 1
         i = Value("i64", f"%{name}{self._names}")
         now: dict[Any, Value] = {}
@@ -362,13 +382,16 @@ class Builder:
         again = self.compare("slt", following, stop)
         latch = self.block
         self.do(f"br {again}, label %{head}, label %{done}")
-        phis = [f"  {i.text} = phi i64 [{index(start).text}, %{entry}], [{following.text}, %{latch}]"]
+        counter = i.text if self._blocks == blocks else f"{i.text}.counter"
+        phis = [f"  {counter} = phi i64 [{index(start).text}, %{entry}], [{following.text}, %{latch}]"]
         phis += [
             f"  {now[key].text} = phi {first.type} [{first.text}, %{entry}], [{then[key].text}, %{latch}]"
             for key, first in carried.items()
         ]
+        if self._blocks != blocks:
+            phis.append(f'  {i.text} = call i64 asm "", "=r,0"(i64 {counter})')
         self._lines[slot:slot] = phis
-        self.open(done)
+        self.open(done, known)
         if certain:
             return then
         return {

@@ -16,7 +16,7 @@ from convgrad.runtime.elf import Loaded, UnsupportedObject
 # Kernels come vectorised, unrolled and blocked by the compiler's own plan, and LLVM only has to clean them up and to
 # allocate registers. Its standard pipeline (O2, even without vectorisers and unrolling) took 40 to 60 ms more per
 # kernel than these passes and made nothing faster; docs/runtime.md has the figures.
-PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
+PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 CODEGEN_LEVEL = 2  # of the back end: 1 and 3 take as long and run as fast
 OPTIONS = f"{' '.join(PASSES)}, codegen {CODEGEN_LEVEL} pic small"  # part of the cache key: what shapes code but the IR
 
@@ -124,4 +124,5 @@ def _llvm(all_targets: bool = False) -> Any:
     else:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()
     return llvm

@@ -2,4 +2,4 @@
 
 from convgrad.codegen.isa.base import Isa
 
-ISA = Isa(name="avx2", vector_bytes=32, registers=16, fma=True, half=True, masks=False)
+ISA = Isa(name="avx2", vector_bytes=32, registers=16, fma=True, half=True, masks=False, assembly=True)

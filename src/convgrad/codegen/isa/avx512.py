@@ -3,5 +3,12 @@
 from convgrad.codegen.isa.base import Isa
 
 ISA = Isa(
-    name="avx512", vector_bytes=64, registers=32, fma=True, half=True, masks=True, permute="llvm.x86.avx512.permvar"
+    name="avx512",
+    vector_bytes=64,
+    registers=32,
+    fma=True,
+    half=True,
+    masks=True,
+    assembly=True,
+    permute="llvm.x86.avx512.permvar",
 )

@@ -6,9 +6,11 @@ it must spell out because the hardware lacks it. Conversions between storage and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.ir import Builder, Value, constant, vector_of
+from convgrad.codegen.ir import Builder, Index, Value, constant, index, vector_of
+from convgrad.codegen.isa import x86
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
 PART = 4  # f32 numbers of the parts of a vector that most shuffles stay inside
@@ -26,6 +28,7 @@ class Isa:
     fma: bool  # else a product is rounded before it is added
     half: bool  # converts f16 in hardware
     masks: bool  # masked loads and stores are single instructions
+    assembly: bool = False  # squares are turned by `x86.turn`
     permute: str = ""  # the intrinsic that picks any lanes of one vector at once, without its type
 
     def lanes(self, compute: str) -> int:
@@ -73,7 +76,7 @@ class Isa:
         if count is None:
             b.store(raw, address, align)
             return
-        lanes = int(raw.type[1:].split()[0])
+        lanes = lanes_of(raw)
         if count.text == "1":  # and writes two
             b.store(b.emit(kind, f"extractelement {raw}, i64 0"), address, align)
             return
@@ -122,12 +125,26 @@ class Isa:
         places = b.load(type_, places, 64)
         return b.call(x.type, f"{self.permute}.{kind}.512", x, places)
 
+    def load_transposed(self, b: Builder, compute: str, address: Value, step: Index) -> list[Value]:
+        """The columns of a square of numbers of an arithmetic type, whose rows lie `step` numbers apart."""
+        lanes, kind = self.lanes(compute), STORAGE[compute]
+        if not self.assembly:
+            return self.transpose(b, [self.load(b, compute, b.at(address, b.mul(i, step), kind), lanes)
+                                      for i in range(lanes)])  # fmt: skip
+        bases = [b.at(address, b.mul(i, step), kind) for i in range(0, lanes, 4)]
+        steps = [index(b.mul(step, times * BYTES[compute])) for times in (1, 3)]
+        code = x86.turn_from_memory(lanes, self.vector_bytes)
+        return _assembled(b, self.vector(compute), code, "sideeffect ", [*bases, *steps], "")
+
     def transpose(self, b: Builder, rows: list[Value]) -> list[Value]:
         """Row i, lane j becomes row j, lane i; as many rows as lanes, a power of two.
 
-        log2(lanes) rounds; each exchanges the off-diagonal blocks of half the size of the round before.
+        log2(lanes) rounds; each exchanges the off-diagonal blocks of half the size of the round before. Where half of
+        the rows are known to be zero, LLVM leaves out more than assembly gains.
         """
         lanes = len(rows)
+        if self.assembly and rows[lanes // 2].text != "zeroinitializer":
+            return _assembled(b, rows[0].type, x86.turn(lanes, self.vector_bytes), "", rows, " memory(none)")
         half = lanes // 2
         while half:
             low = [j if not j & half else lanes + j - half for j in range(lanes)]
@@ -141,6 +158,11 @@ class Isa:
         return rows
 
 
+def lanes_of(x: Value) -> int:
+    """Of a vector."""
+    return int(x.type[1:].split()[0])
+
+
 def shuffle(b: Builder, x: Value, y: Value, lanes: list[int]) -> Value:
     """Lanes of x (0 ..) and y (len ..), picked at compile time."""
     kind = x.type.split(" x ")[1][:-1]
@@ -148,12 +170,23 @@ def shuffle(b: Builder, x: Value, y: Value, lanes: list[int]) -> Value:
     return b.emit(vector_of(len(lanes), kind), f"shufflevector {x}, {y}, <{len(lanes)} x i32> <{mask}>")
 
 
+def _assembled(
+    b: Builder, row: str, code: x86.Assembly, effects: str, operands: Sequence[Value], after: str
+) -> list[Value]:
+    type_ = "{" + ", ".join([row] * (len(code.places) + 1)) + "}"
+    values = ", ".join(map(str, operands))
+    every = b.emit(type_, f'call {type_} asm {effects}"{code.text}", "{code.constraints}"({values}){after}')
+    return [b.emit(row, f"extractvalue {every}, {place}") for place in code.places]
+
+
 def first_lanes(b: Builder, lanes: int, count: Value) -> Value:
-    """The mask that holds in lanes 0 .. count-1."""
-    numbers = Value(vector_of(lanes, "i64"), "<" + ", ".join(f"i64 {i}" for i in range(lanes)) + ">")
-    one = b.emit(numbers.type, f"insertelement {numbers.type} poison, {count}, i64 0")
-    limit = b.emit(numbers.type, f"shufflevector {one}, {numbers.type} poison, <{lanes} x i32> zeroinitializer")
-    return b.compare("slt", numbers, limit)
+    """The mask that holds in lanes 0 .. count-1, for a count of 0 to lanes."""
+
+    def mask() -> Value:
+        others = b.cast("trunc", b.emit("i64", f"shl i64 -1, {count.text}"), f"i{lanes}")
+        return b.cast("bitcast", b.binary("xor", others, Value(others.type, "-1")), vector_of(lanes, "i1"))
+
+    return b.once(("mask", lanes, count.text), mask)
 
 
 def _suffix(type_: str) -> str:
@@ -167,7 +200,7 @@ def _suffix(type_: str) -> str:
 
 def _like(x: Value, kind: str) -> str:
     """The type with the lanes of x."""
-    return vector_of(int(x.type[1:].split()[0]), kind) if x.type.startswith("<") else kind
+    return vector_of(lanes_of(x), kind) if x.type.startswith("<") else kind
 
 
 def _float_to_bfloat(b: Builder, value: Value) -> Value:
