@@ -143,3 +143,28 @@ def test_the_mode_of_products_is_part_of_what_is_known(learned):
         call()
     call()
     assert len(learned) == 1
+
+
+def test_calls_through_the_dispatcher_that_take_turns_are_told_apart(learned):
+    op, plain = torch.ops.convgrad.convolution, torch.nn.functional.conv2d
+    strided = ([2, 2], [1, 1], [1, 1], [1, 1], 1)
+    ways = {
+        "words": (BIAS, strided, lambda: plain(X, W, BIAS, 2, 1)),
+        "no bias": (None, WORDS, lambda: plain(X, W, None, 1, 1)),
+        "plain": (BIAS, WORDS, lambda: plain(X, W, BIAS, 1, 1)),
+    }
+    for bias, words, _ in ways.values():
+        op(X, W, bias, *words)
+    learned.clear()
+    for name in ("words", "words", "plain", "no bias", "no bias", "plain", "words"):
+        bias, words, expected = ways[name]
+        assert torch.equal(op(X, W, bias, *words), expected()), name
+        with convgrad.fpmath_mode("strict"):
+            assert torch.equal(op(X, W, bias, *words), expected()), name
+    assert len(learned) == 3  # under a mode that was not set before
+
+
+def test_numbers_that_are_equal_but_no_whole_numbers_are_refused():
+    torch.ops.convgrad.convolution(X, W, BIAS, *WORDS)
+    with pytest.raises((TypeError, RuntimeError, convgrad.errors.ConvError)):
+        operators.convolution(X, W, BIAS, [1.0, 1.0], *WORDS[1:])
