@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from time import perf_counter
 
 import torch
@@ -20,30 +21,43 @@ from convgrad.torch import kernels
 
 CALLS = 200  # of one way in a row
 KERNEL = "the kernel, by its addresses"
+TAKEN = "torch.conv2d, taken over"
+STOCK = "torch.conv2d of PyTorch itself"
+WITH_GRADIENT = ", with a gradient"
+
+Way = Callable[[], torch.Tensor]
 
 
-def ways() -> dict[str, Callable[[], object]]:
-    """Every way to the layer, by name; those of the takeover are taken over while they run."""
-    x, w, b = torch.randn(1, 8, 8, 8), torch.randn(8, 8, 3, 3), torch.randn(8)
+def ways(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> dict[str, Way]:
+    """Every way to the layer, by name."""
     trained = w.clone().requires_grad_()
     words = ([1, 1], [1, 1], [1, 1], [1, 1], 1)
     op = torch.ops.convgrad.convolution
-    dst = op(x, w, b, *words)
-    kernel = next(iter(kernels.CONVOLUTION.known.values())).kernel
-    at = (x.data_ptr(), w.data_ptr(), dst.data_ptr(), b.data_ptr())
-    layer = ct.nn.Conv2d(8, 8, 3, padding=1)
-    frozen = ct.nn.Conv2d(8, 8, 3, padding=1).requires_grad_(False)
-    return {
-        KERNEL: lambda: (kernel(*at), dst)[1],  # dst stays as long as this writes to it
-        "torch.ops.convgrad.convolution": lambda: op(x, w, b, *words),
-        "the same, with a gradient": lambda: op(x, trained, b, *words),
-        "convgrad.torch.convolution": lambda: ct.convolution(x, w, b, pads_begin=1, pads_end=1),
-        "the same, with a gradient ": lambda: ct.convolution(x, trained, b, pads_begin=1, pads_end=1),
-        "convgrad.torch.nn.Conv2d": lambda: frozen(x),
-        "the same, with a gradient  ": lambda: layer(x),
-        "enabled: torch.conv2d": lambda: torch.conv2d(x, w, b, 1, 1),
-        "the same, with a gradient   ": lambda: torch.conv2d(x, trained, b, 1, 1),
+    layer, frozen = (ct.nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+    for each in (layer, frozen):
+        each.load_state_dict({"weight": w, "bias": b})
+    frozen.requires_grad_(False)
+    plain: dict[str, tuple[Way, Way]] = {
+        "torch.ops.convgrad.convolution": (lambda: op(x, w, b, *words), lambda: op(x, trained, b, *words)),
+        "convgrad.torch.convolution": (
+            lambda: ct.convolution(x, w, b, pads_begin=1, pads_end=1),
+            lambda: ct.convolution(x, trained, b, pads_begin=1, pads_end=1),
+        ),
+        "convgrad.torch.nn.Conv2d": (lambda: frozen(x), lambda: layer(x)),
+        TAKEN: (lambda: torch.conv2d(x, w, b, 1, 1), lambda: torch.conv2d(x, trained, b, 1, 1)),
     }
+    found: dict[str, Way] = {KERNEL: _kernel(x, w, b, words)}
+    for name, (without, trains) in plain.items():
+        found |= {name: without, name + WITH_GRADIENT: trains}
+    return found | {STOCK: plain[TAKEN][0]}
+
+
+def _kernel(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, words: tuple) -> Way:
+    dst = torch.ops.convgrad.convolution(x, w, b, *words)
+    known = kernels.CONVOLUTION.known_for(x, w, b, words)
+    assert known is not None, "a call has just been made"
+    kernel, at = known.kernel, (x.data_ptr(), w.data_ptr(), dst.data_ptr(), b.data_ptr())
+    return lambda: (kernel(*at), dst)[1]
 
 
 def measure(rounds: int) -> dict[str, float]:
@@ -51,21 +65,16 @@ def measure(rounds: int) -> dict[str, float]:
     convgrad.set_num_threads(1)
     torch.set_num_threads(1)
     best: dict[str, float] = {}
-    known = ways()
+    known = ways(torch.randn(1, 8, 8, 8), torch.randn(8, 8, 3, 3), torch.randn(8))
     for _ in range(rounds):
         for name, call in known.items():
-            with ct.enabled():
+            with ct.enabled() if TAKEN in name else nullcontext():
                 call()
                 start = perf_counter()
                 for _ in range(CALLS):
                     call()
                 seconds = (perf_counter() - start) / CALLS
             best[name] = min(best.get(name, seconds), seconds)
-        for name, call in (("PyTorch", known["enabled: torch.conv2d"]),):
-            start = perf_counter()
-            for _ in range(CALLS):
-                call()
-            best[name] = min(best.get(name, 1.0), (perf_counter() - start) / CALLS)
     return {name: seconds * 1e6 for name, seconds in best.items()}
 
 
@@ -77,7 +86,7 @@ def main() -> None:
     kernel = found[KERNEL]
     print(f"{'us a call':>10} {'above the kernel':>17}")
     for name, each in found.items():
-        print(f"{each:10.1f} {each - kernel:17.1f}  {name.strip()}")
+        print(f"{each:10.1f} {each - kernel:17.1f}  {name}")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from jax.test_util import check_grads
 
 import jax_cases as cases
 from convgrad.dtypes import numpy_dtype
 
+check_grads = pytest.importorskip("jax.test_util", reason="JAX is not installed").check_grads
 jax, jnp, cj = cases.jax, cases.jnp, cases.cj
 DIFFERENTIABLE = [name for name in cases.CASES if "no batch" not in name]
 

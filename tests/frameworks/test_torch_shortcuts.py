@@ -35,27 +35,30 @@ def known():
 
 
 @pytest.fixture
-def kernels_reached(monkeypatch):
-    """How often a call went straight to a kernel."""
-    reached = []
-    find = derivatives.Shortcuts.find
+def learned(monkeypatch):
+    """Convolutions that did not go straight to a kernel."""
+    found = []
+    learn = derivatives.Shortcuts.learn
 
-    def counting(self, *given):
-        found = find(self, *given)
-        reached.append(found[0] is not None)
-        return found
+    def learning(self, *given, **how):
+        if self.operation.op == "Convolution":
+            found.append(given)
+        learn(self, *given, **how)
 
-    monkeypatch.setattr(derivatives.Shortcuts, "find", counting)
-    return reached
+    monkeypatch.setattr(derivatives.Shortcuts, "learn", learning)
+    return found
 
 
-def test_calls_that_are_alike_go_straight_to_the_kernel(kernels_reached):
+def test_calls_that_are_alike_go_straight_to_the_kernel(learned):
     assert torch.equal(call(X + 1), torch.nn.functional.conv2d(X + 1, W, BIAS, padding=1))
     w = W.clone().requires_grad_()
     call(w=w).sum().backward()
-    assert kernels_reached[:2] == [True, True]
     assert torch.equal(w.grad, torch.nn.grad.conv2d_weight(X, W.shape, torch.ones_like(DST), padding=1))
     assert torch.equal(torch.ops.convgrad.convolution(X, W, BIAS, *WORDS), DST)
+    assert torch.ops.convgrad.convolution(X, w, BIAS, *WORDS).requires_grad
+    assert not learned
+    call(X[:, :, :4])
+    assert len(learned) == 1  # one that is not
 
 
 CHANGES = {
@@ -133,9 +136,35 @@ def test_transforms_autocast_and_modes_see_the_call():
     assert "convgrad::convolution" in {event.key for event in profiler.key_averages()}
 
 
-def test_the_mode_of_products_is_part_of_what_is_known(kernels_reached):
+def test_the_mode_of_products_is_part_of_what_is_known(learned):
     with convgrad.fpmath_mode("bf16"):
         call()
+        assert len(learned) == 1
         call()
     call()
-    assert kernels_reached == [False, True, True]
+    assert len(learned) == 1
+
+
+def test_calls_through_the_dispatcher_that_take_turns_are_told_apart(learned):
+    op, plain = torch.ops.convgrad.convolution, torch.nn.functional.conv2d
+    strided = ([2, 2], [1, 1], [1, 1], [1, 1], 1)
+    ways = {
+        "words": (BIAS, strided, lambda: plain(X, W, BIAS, 2, 1)),
+        "no bias": (None, WORDS, lambda: plain(X, W, None, 1, 1)),
+        "plain": (BIAS, WORDS, lambda: plain(X, W, BIAS, 1, 1)),
+    }
+    for bias, words, _ in ways.values():
+        op(X, W, bias, *words)
+    learned.clear()
+    for name in ("words", "words", "plain", "no bias", "no bias", "plain", "words"):
+        bias, words, expected = ways[name]
+        assert torch.equal(op(X, W, bias, *words), expected()), name
+        with convgrad.fpmath_mode("strict"):
+            assert torch.equal(op(X, W, bias, *words), expected()), name
+    assert len(learned) == 3  # under a mode that was not set before
+
+
+def test_numbers_that_are_equal_but_no_whole_numbers_are_refused():
+    torch.ops.convgrad.convolution(X, W, BIAS, *WORDS)
+    with pytest.raises((TypeError, RuntimeError, convgrad.errors.ConvError)):
+        operators.convolution(X, W, BIAS, [1.0, 1.0], *WORDS[1:])

@@ -93,9 +93,10 @@ def _rules() -> dict[str, Rule]:
 def register(library: torch.library.Library) -> None:
     """Give every operator its rule under autograd, of reverse and of forward mode, and `call` all operators."""
     functions = {name: _bilinear(name, rule) for name, rule in _rules().items()}
-    functions["bias_add_backward"] = _linear("bias_add_backward"), lambda diff_dst: None
+    linear = _linear("bias_add_backward")
+    functions["bias_add_backward"] = linear, lambda keyset, *args: None if keyset is None else linear(keyset, *args)
     for name, (function, again) in functions.items():
-        library.impl(name, function, "Autograd", with_keyset=True)
+        library.impl(name, again, "Autograd", with_keyset=True)
         setattr(call, name, short_way(getattr(torch.ops.convgrad, name).default, function, again))
 
 
@@ -119,7 +120,7 @@ def _below(name: str) -> Callable[..., Tensor]:
 
 
 def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..., Tensor | None]]:
-    """An operator with its derivatives, and what gives its result where an earlier call was like this one."""
+    """An operator with its derivatives, and the same where an earlier call like this one is looked for first."""
     run, shortcuts = _below(name), Shortcuts(getattr(kernels, name.upper()))
     op = getattr(torch.ops.convgrad, name).default
     words, has_bias = rule.words, rule.has_bias
@@ -135,7 +136,7 @@ def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..
         else:
             ctx.save_for_backward(None, second if needs_first else None)
             ctx.known = tuple(first.shape), None, None, rest[words]
-        result = by(first, second, bias) if type(by) is Known else None
+        result = by.run(first, second, bias) if type(by) is Known else None
         if result is None:
             rest = (bias, *rest[1:]) if has_bias else rest
             result = run(None if type(by) is Known else by, first, second, *rest)
@@ -157,17 +158,7 @@ def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..
     # Autograd below the transforms of torch.func, which come here once for each of their levels
     apply = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward)).apply
 
-    def again(first, second, *rest):
-        bias, others = (rest[0], rest[1:]) if has_bias else (None, rest)
-        known, trains = shortcuts.find(first, second, bias, others)
-        if known is None:
-            return None
-        return apply((known, rest), first, second, bias) if trains else known(first, second, bias)
-
     def autograd(keyset, first, second, *rest):
-        result = None if keyset is None else again(first, second, *rest)  # the short way has looked already
-        if result is not None:
-            return result
         bias, others = (rest[0], rest[1:]) if has_bias else (None, rest)
         if forward_ad._current_level >= 0:
             primals, tangents = _unpacked(first, second, bias)
@@ -181,7 +172,7 @@ def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..
             shortcuts.learn(first, second, bias, others, trains=trains)
         return result
 
-    return autograd, again
+    return autograd, shortcuts.again(apply, autograd, has_bias=has_bias)
 
 
 def _linear(name: str):

@@ -41,13 +41,14 @@ def short_way(
 ) -> Callable[..., Tensor]:
     """A function that calls `autograd` without dispatch keys where it may, and the operator anywhere else.
 
-    It takes what the operator takes, by position. `again` gives the result where it knows the call, else None.
+    It takes what the operator takes, by position. `autograd` and `again` take dispatch keys first, here None, with
+    which `again` gives the result where it knows the call, else None.
     """
 
     def call(first: Tensor, *rest: Any) -> Tensor:
         if _compiles() or _function_modes() or _profiles():
             return op(first, *rest)
-        result = again(first, *rest)
+        result = again(None, first, *rest)
         if result is not None:
             return result
         if (
@@ -73,7 +74,7 @@ def short_way(
 
 
 class Shortcuts:
-    """Calls of one operator that came before: `find` tells by one look whether another one is like them.
+    """Calls of one operator that came before: `again` tells by one look whether another one is like them.
 
     The look is that of compiled graphs: type, dispatch keys under what is switched on in this thread, number type,
     shape, strides, and whether a gradient is wanted, of all tensors at once.
@@ -83,19 +84,39 @@ class Shortcuts:
         self.operation = operation
         self.found: dict[tuple, list[tuple[Callable[..., bool], Known, bool]]] = {}
 
-    def find(
-        self, first: Tensor, second: Tensor, bias: Tensor | None, words: Sequence[Any]
-    ) -> tuple[Known | None, bool]:
-        """What is left to do, and whether for a gradient; None if that is not known."""
-        try:
-            key = dumps(words, MARSHAL_VERSION), bias is None, asked(None)
-        except ValueError:  # symbolic numbers
-            return None, False
-        if forward_ad._current_level < 0 and not _dispatch_modes():
-            for check, known, trains in self.found.get(key, ()):
-                if check(first, second) if bias is None else check(first, second, bias):
-                    return known, trains
-        return None, False
+    def again(self, apply: Callable[..., Tensor], otherwise: Callable[..., Tensor], *, has_bias: bool):
+        """A function of dispatch keys and what the operator takes, which gives the result of a known call.
+
+        Of other calls it gives `otherwise` of the same arguments, or None if there are no dispatch keys. If a gradient
+        is wanted, `apply` is called with (known, the rest of the arguments), first, second and bias. Everything is in
+        one function on purpose: each further call would be a twentieth of what it costs.
+        """
+        found = self.found
+        # Words of operators with a bias come from the dispatcher as lists of whole numbers, never symbolic ones. They
+        # may be compared as they are: it takes a fifth of encoding them, and layers in a row are mostly alike in this.
+        latest: tuple[Any, ...] = (None, False, None, ())
+
+        def again(keyset: Any, first: Tensor, second: Tensor, *rest: Any) -> Tensor | None:
+            nonlocal latest
+            bias, words = (rest[0], rest[1:]) if has_bias else (None, rest)
+            result, mode = None, asked(None)
+            its_words, without_bias, its_mode, alike = latest
+            comparable = has_bias and keyset is not None
+            if not comparable or words != its_words or (bias is None) is not without_bias or mode != its_mode:
+                try:
+                    alike = found.get((dumps(words, MARSHAL_VERSION), bias is None, mode), ())
+                except ValueError:  # symbolic numbers
+                    alike = ()
+                if comparable and alike:
+                    latest = words, bias is None, mode, alike
+            if alike and forward_ad._current_level < 0 and not _dispatch_modes():
+                for check, known, trains in alike:
+                    if check(first, second) if bias is None else check(first, second, bias):
+                        result = apply((known, rest), first, second, bias) if trains else known.run(first, second, bias)
+                        break
+            return result if result is not None or keyset is None else otherwise(keyset, first, second, *rest)
+
+        return again
 
     def learn(self, first: Tensor, second: Tensor, bias: Tensor | None, words: Sequence[Any], *, trains: bool) -> None:
         """Remember a call that went the ordinary way to the end."""
