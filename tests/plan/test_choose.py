@@ -196,3 +196,15 @@ def test_a_task_across_groups_packs_whole_positions_of_images_that_hold_channels
     sizes = {"channels": (4, 4), "groups": 32, "image": 56, "windows": 56, "taps": 3, "low": 1, "batch": 4}
     plan = choose(problem_of(Unknown.Y, **sizes, nxc=True), machine_for("avx512"))
     assert (plan.spread, plan.slab_groups) == (True, 32)
+
+
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_many_channels_are_packed_side_by_side_in_either_layout(unknown):
+    """A tile that reads a line of its own for every channel waits for it; a strided image is packed as it lies."""
+    for nxc in (False, True):
+        plan = choose(TABLE[f"dense, {unknown.value}, {'NXC' if nxc else 'NCX'}"], machine_for("avx512"))
+        assert plan.pixel_major and plan.slab_strides[1] == 1
+    few = choose(TABLE["stem, y, NCX"], machine_for("avx512"))
+    assert not few.pixel_major, "three channels do not fill a vector"
+    apart = problem_of(Unknown.Y, channels=(256, 256), image=28, windows=14, taps=1, stride=2)
+    assert not choose(apart, machine_for("avx512")).pixel_major

@@ -98,8 +98,12 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
-    rows = prod(plan.slab_extent[:-1]) * (1 if plan.pixel_major else plan.i_block)
+    in_planes = not plan.spread and _in_planes(plan)
+    rows = prod(plan.slab_extent[:-1]) * (plan.i_block if in_planes or not plan.pixel_major else 1)
     packing = touched * plan.slab_numbers * TURN + zeros + ROW * rows
+    if plan.pixel_major and in_planes:  # squares of lanes turn, or parts of one
+        squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
+        packing = squares * plan.lanes**2 * TURN + zeros + ROW * rows
     scattered = 0.0
     if plan.spread:
         packing += 0.0 if _in_planes(plan) else RUN * touched

@@ -154,6 +154,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     elements_in = prod(problem.shapes[given])
     elements_out = prod(problem.shapes[solved])
     pixel_major = abs(in_strides[2]) < abs(in_strides[-1])
+    turned = channels_in >= lanes and abs(in_strides[-1]) == 1
     base = DataPlan(
         problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=(), tile=(), width=lanes,
         lane_groups=1, spread=False, pixels=False, i_block=max(1, channels_in), blocks_per_task=1,
@@ -168,7 +169,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     shape = best_tile(counts, channels_out, depth, lanes, machine.registers)
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     cost = elements_in * MOVE + elements_out * (TURN if out_channels_first else MOVE)
-    yield groups * phases * shape.cycles + cost, planned(shape, i_block=even_share(channels_in, most))
+    yield (
+        groups * phases * shape.cycles + cost,
+        planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most)),
+    )
 
     shape = best_pixel_tile(counts, channels_out, depth, lanes, machine.registers)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
