@@ -209,3 +209,27 @@ def test_many_channels_are_packed_side_by_side_in_either_layout(unknown):
     assert not few.pixel_major, "three channels do not fill a vector"
     apart = problem_of(Unknown.Y, channels=(256, 256), image=28, windows=14, taps=1, stride=2)
     assert not choose(apart, machine_for("avx512")).pixel_major
+
+
+def test_small_images_are_tiled_across_the_batch():
+    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs."""
+    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4}
+    many = choose(problem_of(Unknown.X, **sizes, batch=16), machine_for("avx512"))
+    assert many.tile[0] > 1
+    assert many.tile[1:] == (1, 1)
+    one = choose(problem_of(Unknown.X, **sizes, batch=1), machine_for("avx512"))
+    assert one.tile == (1, 1, 1), "without neighbours that meet the same taps"
+    large = problem_of(Unknown.Y, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4)
+    assert choose(large, machine_for("avx512")).tile[0] == 1
+
+
+def test_tiles_are_wide_where_loads_are_what_takes_time():
+    plan = choose(TABLE["dense, y, NXC"], machine_for("avx512"))
+    assert plan.width >= 3 * plan.lanes
+
+
+def test_a_row_that_can_be_read_in_place_is():
+    sizes = {"channels": (64, 64), "image": 130, "windows": 128, "taps": 3, "nxc": True}
+    plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
+    assert plan.reads_in_place
+    assert plan.tile[:-1] == (1, 1)
