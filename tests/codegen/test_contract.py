@@ -8,7 +8,7 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function, each_isa
-from convgrad.codegen.ir import Value
+from convgrad.codegen.ir import Builder, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.dtypes import numpy_dtype
@@ -217,6 +217,20 @@ def test_operands_in_types_of_storage(a_vector, dtypes, isa):
     tile = tile_of(isa, "f32", 3, 2, a_vector=a_vector, a_dtype=a, b_dtype=b, c_dtype=c)
     for trips in (0, 3):
         assert_tile(tile, [(0, trips, 7, 5)], ((0, 0), (1, 3)))
+
+
+@each_isa
+@pytest.mark.parametrize(("pitch", "fetched"), [(6, 1), (7, 0)], ids=["in one piece", "with gaps"])
+def test_tiles_in_turn_fetch_what_follows_in_one_piece(pitch, fetched, isa):
+    tile = replace(tile_of(isa, "f32", 5, 2, in_turn=True), rows=tuple(pitch * r for r in range(5)))
+    lanes = ISAS[isa].lanes("f32")
+    assert_tile(tile, [(0, 3, 70, 500), (0, 6, 1, 2 * lanes + 3)])
+    module = Module()
+    b = Builder(module, "tile", [("ptr", "a"), ("ptr", "x"), ("ptr", "c")])
+    tile.emit(b, *b.arguments, [Reduction(0, 6, 1, 2 * lanes)], None)
+    b.finish()
+    assert str(module).count("call void @llvm.prefetch") == fetched
+    assert (f"i64 {5 * 6 * 4}" in str(module)) == bool(fetched), "from this tile's rows to the next one's"
 
 
 @each_isa

@@ -111,6 +111,21 @@ def test_skips_says_whether_a_tap_may_be_left_out_for_some_tile(geometry, tile):
 
 
 @many
+@given(geometries(), st.integers(1, 6))
+def test_visits_and_tiles_agree_with_counting(geometry, tile):
+    for axis, _ in both(geometry):
+        visits = tiles = 0
+        for phase in axis.phases:
+            starts = range(0, phase.count, tile)
+            tiles += len(starts)
+            for start in starts:
+                outputs = range(start, min(start + tile, phase.count))
+                for t in range(phase.taps):
+                    visits += any(0 <= reads(axis, phase, j, t) < axis.in_extent for j in outputs)
+        assert (axis.visits(tile), axis.tiles(tile)) == (visits, tiles)
+
+
+@many
 @given(geometries())
 def test_longest_and_fullest_phases(geometry):
     for axis, _ in both(geometry):

@@ -196,3 +196,40 @@ def test_a_task_across_groups_packs_whole_positions_of_images_that_hold_channels
     sizes = {"channels": (4, 4), "groups": 32, "image": 56, "windows": 56, "taps": 3, "low": 1, "batch": 4}
     plan = choose(problem_of(Unknown.Y, **sizes, nxc=True), machine_for("avx512"))
     assert (plan.spread, plan.slab_groups) == (True, 32)
+
+
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_many_channels_are_packed_side_by_side_in_either_layout(unknown):
+    """A tile that reads a line of its own for every channel waits for it; a strided image is packed as it lies."""
+    for nxc in (False, True):
+        plan = choose(TABLE[f"dense, {unknown.value}, {'NXC' if nxc else 'NCX'}"], machine_for("avx512"))
+        assert plan.pixel_major
+        assert plan.slab_strides[1] == 1
+    few = choose(TABLE["stem, y, NCX"], machine_for("avx512"))
+    assert not few.pixel_major, "three channels do not fill a vector"
+    apart = problem_of(Unknown.Y, channels=(256, 256), image=28, windows=14, taps=1, stride=2)
+    assert not choose(apart, machine_for("avx512")).pixel_major
+
+
+def test_small_images_are_tiled_across_the_batch():
+    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs."""
+    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4}
+    many = choose(problem_of(Unknown.X, **sizes, batch=16), machine_for("avx512"))
+    assert many.tile[0] > 1
+    assert many.tile[1:] == (1, 1)
+    one = choose(problem_of(Unknown.X, **sizes, batch=1), machine_for("avx512"))
+    assert one.tile == (1, 1, 1), "without neighbours that meet the same taps"
+    large = problem_of(Unknown.Y, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4)
+    assert choose(large, machine_for("avx512")).tile[0] == 1
+
+
+def test_tiles_are_wide_where_loads_are_what_takes_time():
+    plan = choose(TABLE["dense, y, NXC"], machine_for("avx512"))
+    assert plan.width >= 3 * plan.lanes
+
+
+def test_a_row_that_can_be_read_in_place_is():
+    sizes = {"channels": (64, 64), "image": 130, "windows": 128, "taps": 3, "nxc": True}
+    plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
+    assert plan.reads_in_place
+    assert plan.tile[:-1] == (1, 1)

@@ -70,7 +70,8 @@ class Sweep:
         of_slab = {"b_dtype": slab} if plan.pixels else {"a_dtype": slab}
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
-            c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan), **of_slab,
+            c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan),
+            in_turn=plan.reads_in_place and not plan.spread, **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:

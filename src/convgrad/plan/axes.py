@@ -7,7 +7,7 @@ for the taps r that leave no remainder: s dense problems of stride 1, none of wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -36,48 +36,41 @@ class GatherAxis:
     tap_step: int
     phases: tuple[Phase, ...]
 
-    @property
-    def count(self) -> int:
-        """Outputs of the longest phase."""
-        return max((phase.count for phase in self.phases), default=0)
+    # what follows from these, asked for again and again
+    count: int = field(init=False, repr=False, compare=False)  # outputs of the longest phase
+    taps: int = field(init=False, repr=False, compare=False)  # of the fullest phase
+    reach: tuple[int, int] = field(init=False, repr=False, compare=False)  # least and largest offset of any tap
+    clipped: bool = field(init=False, repr=False, compare=False)  # whether some tap of some output misses the input
 
-    @property
-    def taps(self) -> int:
-        """Taps of the fullest phase."""
-        return max((phase.taps for phase in self.phases), default=0)
+    def __post_init__(self) -> None:
+        ends = [self._ends(phase) for phase in self.phases if phase.taps]
+        reach = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (0, 0)
+        derived = {
+            "count": max((phase.count for phase in self.phases), default=0),
+            "taps": max((phase.taps for phase in self.phases), default=0),
+            "reach": reach,
+            "clipped": any(
+                low < 0 or high + self.in_step * (phase.count - 1) >= self.in_extent
+                for phase in self.phases
+                if phase.taps
+                for low, high in [self._ends(phase)]
+            ),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
-    @property
-    def reach(self) -> tuple[int, int]:
-        """Smallest and largest offset of any tap of any phase."""
-        ends = [
-            end
-            for phase in self.phases
-            if phase.taps
-            for end in (phase.offset, phase.offset + (phase.taps - 1) * self.offset_step)
-        ]
-        return (min(ends), max(ends)) if ends else (0, 0)
-
-    @property
-    def clipped(self) -> bool:
-        """Whether some tap of some output falls outside the input."""
-        return any(
-            phase.taps
-            and (
-                min(phase.offset, phase.offset + (phase.taps - 1) * self.offset_step) < 0
-                or max(phase.offset, phase.offset + (phase.taps - 1) * self.offset_step)
-                + self.in_step * (phase.count - 1)
-                >= self.in_extent
-            )
-            for phase in self.phases
-        )
+    def _ends(self, phase: Phase) -> tuple[int, int]:
+        """Least and largest offset of the taps of a phase."""
+        first, last = phase.offset, phase.offset + (phase.taps - 1) * self.offset_step
+        return min(first, last), max(first, last)
 
     def inside(self, phase: Phase) -> tuple[int, int]:
         """Outputs low <= j < high of a phase all of whose taps meet the input."""
         if not phase.taps:
             return 0, phase.count
-        ends = phase.offset, phase.offset + (phase.taps - 1) * self.offset_step
-        low = max(0, -(min(ends) // self.in_step))
-        high = min(phase.count, (self.in_extent - 1 - max(ends)) // self.in_step + 1)
+        least, most = self._ends(phase)
+        low = max(0, -(least // self.in_step))
+        high = min(phase.count, (self.in_extent - 1 - most) // self.in_step + 1)
         return (low, high) if high > low else (0, 0)
 
     def skips(self, tile: int) -> bool:
@@ -87,6 +80,24 @@ class GatherAxis:
         low, high = self.reach
         last = self.in_step * (self.count - 1 - (self.count - 1) % tile)  # of the last tile's first output
         return low + self.in_step * (tile - 1) < 0 or last + high >= self.in_extent
+
+    def tiles(self, size: int) -> int:
+        """Of so many outputs side by side, of all phases."""
+        return sum(-(-phase.count // size) for phase in self.phases)
+
+    def visits(self, size: int) -> int:
+        """Taps that tiles of so many outputs meet, one tile after the other: those that miss the input are skipped."""
+        return sum(
+            last // size - first // size + 1
+            for phase in self.phases
+            for first, last in (self._meeting(phase, t) for t in range(phase.taps))
+            if last >= first
+        )
+
+    def _meeting(self, phase: Phase, t: int) -> tuple[int, int]:
+        """First and last output of a phase whose tap t meets the input."""
+        offset = phase.offset + t * self.offset_step
+        return max(0, -(offset // self.in_step)), min(phase.count - 1, (self.in_extent - 1 - offset) // self.in_step)
 
     @property
     def even(self) -> bool:

@@ -53,6 +53,11 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     return min(candidates, key=lambda candidate: _cost(candidate, cycles))
 
 
+def packing_cost(plan: DataPlan, cycles: float) -> float:
+    """Predicted cycles that the best blocks take beyond those of the arithmetic."""
+    return _cost(best_blocks(plan, cycles), cycles)
+
+
 def _halved(plan: Plan) -> Iterator[Plan]:
     """With fewer and fewer groups per task: all of a position at once, or a few planes."""
     if _in_planes(plan):
@@ -88,7 +93,7 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
 def _sizes(tile: int, whole: int) -> list[int]:
     sizes = [tile]
     while sizes[-1] < whole:
-        sizes.append(min(whole, sizes[-1] * (2 if sizes[-1] * 8 >= whole else 4)))
+        sizes.append(min(whole, sizes[-1] * (2 if sizes[-1] * 8 >= whole or sizes[-1] >= 64 else 4)))
     return sizes
 
 
@@ -98,8 +103,13 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
-    rows = prod(plan.slab_extent[:-1]) * (1 if plan.pixel_major else plan.i_block)
+    in_planes = not plan.spread and _in_planes(plan)
+    rows = prod(plan.slab_extent[:-1]) * (plan.i_block if in_planes or not plan.pixel_major else 1)
     packing = touched * plan.slab_numbers * TURN + zeros + ROW * rows
+    if plan.pixel_major and in_planes:  # squares of lanes turn, or parts of one
+        squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
+        packing = squares * plan.lanes**2 * TURN + zeros + ROW * rows
+    weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     scattered = 0.0
     if plan.spread:
         packing += 0.0 if _in_planes(plan) else RUN * touched
@@ -107,9 +117,9 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
-        return cycles * (OVERFLOW * overflow + alone) + CLAIM * tasks
+        again = weights if size * plan.weights_size > PANEL_BYTES else 0.0
+        return cycles * (OVERFLOW * overflow + alone) + tasks * (CLAIM + again)
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
-    weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     room = NEAR_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     results_bytes = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered

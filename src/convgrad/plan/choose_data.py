@@ -9,7 +9,7 @@ from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share, packing_cost
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.data import DataPlan
@@ -19,6 +19,9 @@ from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
+Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
+
+WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 MEMORY_BYTES = 4.5  # per cycle, from there
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
@@ -45,9 +48,30 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
             yield _finished(plan, cycles, machine)
 
 
+def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
+    """Of tiles of neighbours in a row, in an image, and of several images: a row only if it can be read in place.
+
+    A task that holds several images has less of each, and packs more around it.
+    """
+
+    def packed(candidate: Predicted) -> float:
+        return candidate[0] + packing_cost(_whole(candidate[1]), candidate[0])
+
+    in_place = _reads_in_place(_whole(row[1]))
+    if images[0] > WORTH_IMAGES * image[0]:
+        return row if in_place and row[0] <= packed(image) else image
+    best = min(image, images, key=packed)
+    return row if in_place and row[0] <= packed(best) else best
+
+
+def _whole(plan: DataPlan) -> DataPlan:
+    """With all blocks of lanes in a task, and whole runs of channels."""
+    return replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
+
+
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    plan = replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
+    plan = _whole(plan)
     if _reads_in_place(plan):
         plan = _widened(plan, cycles, machine)
         inner = plan.axes[-1]
@@ -154,6 +178,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     elements_in = prod(problem.shapes[given])
     elements_out = prod(problem.shapes[solved])
     pixel_major = abs(in_strides[2]) < abs(in_strides[-1])
+    turned = channels_in >= lanes and abs(in_strides[-1]) == 1
     base = DataPlan(
         problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=(), tile=(), width=lanes,
         lane_groups=1, spread=False, pixels=False, i_block=max(1, channels_in), blocks_per_task=1,
@@ -165,18 +190,24 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
 
     out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
     groups = problem.groups
-    shape = best_tile(counts, channels_out, depth, lanes, machine.registers)
-    most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
+    channels = max(1, channels_in), channels_out
     cost = elements_in * MOVE + elements_out * (TURN if out_channels_first else MOVE)
-    yield groups * phases * shape.cycles + cost, planned(shape, i_block=even_share(channels_in, most))
 
-    shape = best_pixel_tile(counts, channels_out, depth, lanes, machine.registers)
+    def along_channels(first: int, *, inside: bool = False) -> Predicted:
+        shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
+        most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
+        plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
+        return groups * shape.cycles + cost, plan
+
+    yield _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
+
+    shape = best_pixel_tile(axes, channels, lanes, machine.registers)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
     cost = elements_in * (scattered if pixel_major else MOVE)
     cost += elements_out * (MOVE if out_channels_first else scattered)
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     yield (
-        groups * phases * shape.cycles + cost,
+        groups * shape.cycles + cost,
         planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most)),
     )
 

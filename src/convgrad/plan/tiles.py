@@ -6,16 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.plan.axes import GatherAxis
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0  # of vectors
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
+NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
+FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 FETCH = 0.35  # cycles, not hidden, for a vector of B that comes from L2
 STREAM = 0.05  # cycles, not hidden, for a row of its own in memory that numbers are taken from
 UNALIGNED = 3.0  # loads that a vector across cache lines counts for, on average
-PIXEL_SLOWDOWN = 1.15  # measured against the model, of tiles with vectors along outputs
+PIXEL_SLOWDOWN = 1.3  # measured against the model, of tiles with vectors along outputs
+MOST_VECTORS = 6  # side by side in a tile
 CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
@@ -55,20 +59,45 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
             yield (*([1] * len(outer)), size)
 
 
-def best_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: int) -> TileShape:
-    """The cheapest tile with vectors along channels, for sums of `depth` terms."""
+def best_tile(
+    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, first: int = 0,
+    inside: bool = False,
+) -> TileShape:  # fmt: skip
+    """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
+
+    `inside`, it is no wider than the channels are many, if they fill a vector.
+    """
+    given, solved = channels
     best: TileShape | None = None
-    for vectors in range(1, 5):
-        if vectors > 1 and (vectors - 1) * lanes >= channels:
-            break
-        blocks = -(-channels // (vectors * lanes))
-        for tile in splits(counts, most_rows(registers, vectors)):
+    sizes = range(1, most_rows(registers, 1) + 1)
+    tables = [
+        [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
+        for n, axis in enumerate(axes)
+    ]
+    useful = solved // lanes if inside else -(-solved // lanes)
+    for vectors in range(1, min(max(1, useful), MOST_VECTORS) + 1):
+        blocks = -(-solved // (vectors * lanes))
+        for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors)):
             rows = prod(tile)
-            cycles = _tiles(counts, tile) * blocks * _tile_cycles(rows * vectors, rows, vectors, depth, FETCH * vectors)
+            step = max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + VECTOR * vectors, LATENCY) + FAR * vectors
+            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
+
+
+def _boxes(tables: list[list[tuple[int, int, int]]], most: int) -> Iterator[tuple[Ints, int, int]]:
+    """Tiles of at most so many outputs, how many taps all of them meet and how many there are, given both per axis."""
+    if not tables:
+        yield (), 1, 1
+        return
+    table, *inner = tables
+    for size, visits, tiles in table[:most]:
+        for tile, of_visits, of_tiles in _boxes(inner, most // size):
+            yield (size, *tile), visits * of_visits, tiles * of_tiles
+        if tiles == 1:
+            break
 
 
 def best_spread_tile(
@@ -97,21 +126,24 @@ def best_spread_tile(
             reads = ((rows - 1) * stride + taps if kept > 1 else rows * taps) / taps * vectors
             loads = reads * parts + vectors
             tile = (*[1] * len(outer), rows)
-            step = _tile_cycles(rows * vectors, 0, loads, depth, shuffles=reads * shuffles)
-            cycles = _tiles(counts, tile) * blocks * step
+            step = _step_cycles(rows * vectors, 0, loads, shuffles=reads * shuffles)
+            cycles = _tiles(counts, tile) * blocks * (depth * step + TILE_OVERHEAD + rows * vectors)
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
 
 
-def best_pixel_tile(counts: Ints, channels: int, depth: float, lanes: int, registers: int) -> TileShape:
+def best_pixel_tile(
+    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int
+) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along the innermost axis."""
+    given, solved = channels
     best: TileShape | None = None
-    *outer, inner = counts
-    for width in cuts(channels, registers // 2):
+    *outer, inner = (axis.count for axis in axes)
+    for width in cuts(solved, registers // 2):
         most = (registers - 2) // (width + 1)  # a row of B, a splat
-        blocks = -(-channels // width)
+        blocks = -(-solved // width)
         for vectors in range(1, most + 1):
             if vectors > 1 and (vectors - 1) * lanes >= inner:
                 break
@@ -119,8 +151,8 @@ def best_pixel_tile(counts: Ints, channels: int, depth: float, lanes: int, regis
             for rest in splits(tuple(outer), most // vectors) if whole else [(1,) * len(outer)]:
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
-                step = _tile_cycles(width * columns, width, columns * UNALIGNED, depth)
-                cycles = PIXEL_SLOWDOWN * _tiles(counts, tile) * blocks * step
+                step = _step_cycles(width * columns, width, columns * UNALIGNED)
+                cycles = PIXEL_SLOWDOWN * blocks * _sweep_cycles(axes, tile, given * step, width * columns)
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None
@@ -131,12 +163,18 @@ def _tiles(counts: Ints, tile: Ints) -> int:
     return prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
 
 
-def _tile_cycles(
-    products: int, broadcasts: int, loads: float, depth: float, fetch: float = 0.0, shuffles: float = 0.0
-) -> float:
-    """Of one register tile: the slowest of multiply-adds, loads and the latency of a chain of sums."""
-    step = max((products + shuffles) / FMA_PER_CYCLE, _load_cycles(broadcasts, loads), LATENCY) + fetch
-    return depth * step + TILE_OVERHEAD + products
+def _sweep_cycles(axes: tuple[GatherAxis, ...], tile: Ints, at_a_tap: float, products: int) -> float:
+    """Of all tiles of a block of channels, of which each takes so many cycles at every tap that it meets."""
+    visits = prod(axis.visits(size) for axis, size in zip(axes, tile, strict=True))
+    tiles = prod(axis.tiles(size) for axis, size in zip(axes, tile, strict=True))
+    return visits * at_a_tap + tiles * (TILE_OVERHEAD + products)
+
+
+def _step_cycles(
+    products: int, broadcasts: int, loads: float, fetch: float = 0.0, shuffles: float = 0.0
+) -> float:  # fmt: skip
+    """Of one step of a sum: the slowest of multiply-adds, loads and the latency of a chain of sums."""
+    return max((products + shuffles) / FMA_PER_CYCLE, _load_cycles(broadcasts, loads), LATENCY) + fetch
 
 
 def _load_cycles(broadcasts: int, loads: float) -> float:

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -79,6 +79,7 @@ class Tile:
     c_dtype: str = ""
     unroll: int = 1  # steps of the innermost reduction that are written out together
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read; 0: the processor finds out by itself
+    in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
@@ -117,12 +118,24 @@ class Tile:
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
+        following = len(reductions) == 1 and self._following(axis)
+
         def body(i: Index, now: Sums) -> Sums:
+            if following:  # as many numbers at a step as the tile has rows: all of the next tile's
+                b.prefetch(self._at_a(b, a, b.mul(i, len(self.rows))), following * BYTES[self.a_dtype or self.compute])
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
             return self._reduce(b, here, there, now, reductions[1:], taps, ahead, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
+
+    def _following(self, axis: Reduction) -> int:
+        """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
+        if not self.in_turn or not _known(axis) or axis.a_step != 1:
+            return 0
+        assert isinstance(axis.stop, int)
+        piece = range(0, len(self.rows) * axis.stop, axis.stop)
+        return piece.stop if self.rows == tuple(piece) else 0
 
     def _unrolled(
         self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Sequence[tuple[int, int]]
