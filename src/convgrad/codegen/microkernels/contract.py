@@ -122,7 +122,8 @@ class Tile:
 
         def body(i: Index, now: Sums) -> Sums:
             if following:  # as many numbers at a step as the tile has rows: all of the next tile's
-                b.prefetch(self._at_a(b, a, b.mul(i, len(self.rows))), following * BYTES[self.a_dtype or self.compute])
+                rows_done = self._at_a(b, a, b.mul(i, len(self.rows)))
+                b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
             return self._reduce(b, here, there, now, reductions[1:], taps, ahead, b.add(done, b.mul(i, axis.pace)))
