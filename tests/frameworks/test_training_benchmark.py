@@ -257,3 +257,16 @@ def test_a_page_without_marks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="are expected once, found 0 times"):
         report.write(page, {"machine": {}, "steps": {}})
     assert page.read_text() == "nothing\n"
+
+
+def test_what_the_page_shows_are_twenty_steps_of_every_network_whose_losses_agree():
+    kept = json.loads((BENCHMARKS / "results.json").read_text())
+    assert kept["steps"].keys() == {f"{model} {dtype} 2" for model in trainings.CASES for dtype in trainings.DTYPES}
+    for name, found in kept["steps"].items():
+        stock, ours = found["losses"]["stock"], found["losses"]["convgrad"]
+        assert len(stock) == len(ours) == 21, name  # the first step compiles, and is not timed
+        assert training.difference(stock, ours) == found["loss_difference"] <= training.TOLERANCE[found["dtype"]], name
+        assert len(set(stock)) == 21, name  # it does learn
+        assert not found["left"], name
+    page = (BENCHMARKS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    assert report.tables(kept).strip() in page
