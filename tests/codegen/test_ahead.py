@@ -1,18 +1,20 @@
 """Lines that are fetched ahead: which they are, and that asking for them changes no result."""
 
+import re
 from itertools import product
 
 import pytest
 
 from codegen.emitted import each_isa
 from codegen.random_problems import check
-from codegen.test_kernels import W, problem_of
+from codegen.test_kernels import W, Y, problem_of
 from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
 from convgrad.codegen.lower import lower
-from convgrad.plan import weights
+from convgrad.plan import data, weights
 from convgrad.plan.choose import choose
 from convgrad.plan.machine import machine_for
 
+INTO_L2 = re.compile(r"llvm.prefetch.p0\(ptr %\w+, i32 0, i32 2")
 BOXES = {
     "channels innermost": [(2, 56 * 256), (56, 256), (64, 4)],
     "some of the channels": [(2, 56 * 2048), (56, 2048), (64, 4)],
@@ -24,7 +26,7 @@ BOXES = {
 
 def starts_of(ahead, box):
     """The first bytes of the lines that all tiles fetch of one box, as `Ahead.walk` numbers its pieces."""
-    lines = ahead.at_once or max(1, ahead.steps >> ahead.shift)
+    lines = ahead.lines
     walks = range(-(-box.walk[0] // lines))
     for places in product(*(range(extent) for extent, _ in box.others), walks):
         steps = [*(step for _, step in box.others), lines * box.walk[1]]
@@ -57,8 +59,20 @@ def test_tiles_that_have_little_to_fetch_ask_before_they_begin():
 def test_fetching_ahead_changes_no_sum(monkeypatch, isa, taps):
     """With few lines per tile and with many."""
     problem = problem_of(W, (40, 50), (40, 50), (taps, taps), channels=(35, 70), batch=2, layout="NXC", low=taps // 2)
-    assert "prefetch" not in str(lower(choose(problem, machine_for(isa))).ir), "all of this problem stays in L2"
+    assert not INTO_L2.search(lower(choose(problem, machine_for(isa))).ir), "all of this problem stays in L2"
     monkeypatch.setattr(weights, "KEPT_BYTES", 0)
-    assert "prefetch" in str(lower(choose(problem, machine_for(isa))).ir)
+    assert INTO_L2.search(lower(choose(problem, machine_for(isa))).ir)
+    check(problem, isa)
+    check(problem, isa, alter=1)
+
+
+@each_isa
+@pytest.mark.parametrize(("extent", "taps", "channels"), [((30, 40), (3, 3), (70, 90)), ((300,), (4,), (33, 20))])
+def test_fetching_the_next_slab_changes_no_output(monkeypatch, isa, extent, taps, channels):
+    """Of this task and of the next, with an outer tap to count by and without."""
+    problem = problem_of(Y, extent, extent, taps, channels=channels, batch=2, layout="NXC", low=1)
+    assert not INTO_L2.search(lower(choose(problem, machine_for(isa))).ir), "all of this problem stays in L2"
+    monkeypatch.setattr(data, "KEPT_BYTES", 0)
+    assert INTO_L2.search(lower(choose(problem, machine_for(isa))).ir)
     check(problem, isa)
     check(problem, isa, alter=1)

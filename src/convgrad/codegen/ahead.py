@@ -49,11 +49,12 @@ def lines_of(axes: Sequence[tuple[int, int]]) -> Lines:
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What one tile fetches: lines `step` bytes apart, one every 2^shift steps, or some `at_once`."""
+    """What one tile fetches: lines `step` bytes apart, some `at_once`, or `each` of them every 2^shift steps."""
 
     first: Value
     step: Value
     shift: int
+    each: int
     at_once: int
 
     def begin(self, b: Builder) -> None:
@@ -63,25 +64,33 @@ class Walk:
 
     def go_on(self, b: Builder, done: Index) -> None:
         """After so many steps of the tile."""
-        if not self.at_once:
-            b.prefetch(b.beyond(self.first, b.mul(b.shift_right(done, self.shift), self.step)), keep=2)
+        line = b.mul(b.shift_right(done, self.shift), self.each)
+        for more in range(0 if self.at_once else self.each):
+            b.prefetch(b.beyond(self.first, b.mul(b.add(line, more), self.step)), keep=2)
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """The boxes that `tiles` tiles of `steps` steps each are to fetch."""
+    """The boxes that `tiles` tiles of `steps` steps each are to fetch, at most `most` lines in a step."""
 
     boxes: tuple[Lines, ...]
     steps: int
     tiles: int
+    most: int = 1
 
     @property
     def shift(self) -> int:
-        """One line every 2^shift steps: as slow as the tiles allow."""
+        """Some lines every 2^shift steps: as slow as the tiles allow."""
         shift = 0
         while self.steps >> (shift + 1) and self._pieces(self.steps >> (shift + 1)) <= self.tiles:
             shift += 1
         return shift
+
+    @property
+    def each(self) -> int:
+        """So many lines: more than one only if one in every step is too slow."""
+        enough = (each for each in range(1, self.most) if self._pieces(self.steps * each) <= self.tiles)
+        return next(enough, self.most)
 
     @property
     def at_once(self) -> int:
@@ -89,12 +98,17 @@ class Ahead:
         few = (lines for lines in range(1, AT_ONCE + 1) if self._pieces(lines) <= self.tiles)
         return next(few, 0)
 
+    @property
+    def lines(self) -> int:
+        """That one tile fetches."""
+        return self.at_once or max(1, self.steps >> self.shift) * self.each
+
     def _pieces(self, lines: int) -> int:
         return sum(box.pieces(lines) for box in self.boxes)
 
     def walk(self, b: Builder, tile: Index, bases: Sequence[Value]) -> Walk:
         """What tile number `tile` fetches, of boxes that begin at `bases`; tiles that are left over: one line."""
-        lines, passed = self.at_once or max(1, self.steps >> self.shift), 0
+        lines, passed = self.lines, 0
         first, step = bases[0], index(0)
         for box, base in zip(self.boxes, bases, strict=True):
             number = b.sub(tile, passed)
@@ -104,4 +118,4 @@ class Ahead:
             steps = [*(step for _, step in box.others), box.walk[1] * lines]
             start = b.beyond(base, b.dot(list(zip(b.split(index(number), extents), steps, strict=True))))
             first, step = b.select(wanted, start, first), b.select(wanted, index(box.walk[1]), step)
-        return Walk(first, step, self.shift, self.at_once)
+        return Walk(first, step, self.shift, self.each, self.at_once)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from itertools import count
 from math import prod
 
+from convgrad.codegen.ahead import Ahead, Walk, lines_of
 from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder, Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.sweep import Sweep, paces
+from convgrad.dtypes import SIZES
 from convgrad.plan.data import DataPlan
+
+MOST_LINES = 12  # that a tile asks for at a time
 
 
 def lower_data(plan: DataPlan) -> KernelModule:
@@ -117,6 +121,7 @@ class DataStages:
         p = plan.problem
         self.input, self.output = ("x", "y") if plan.solves_y else ("y", "x")
         self.in_strides, self.out_strides = p.strides[self.input], p.strides[self.output]
+        self.counter: list[Value] = []  # of tiles of a slab, if they fetch another
 
     @property
     def slab_bytes(self) -> int:
@@ -185,6 +190,7 @@ class DataStages:
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task of the second stage."""
         plan = self.plan
+        self.counter = [b.emit("ptr", "alloca i64, align 8")] if plan.fetches_ahead else []
         *blocks, self.group, share = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
@@ -195,10 +201,14 @@ class DataStages:
         if plan.writes_in_place:
             if not plan.reads_in_place:
                 self._pack_slab(b, at, slab, 0)
+            if self.counter:
+                self._begin_ahead(b, at, task, 0)
             b.loop(first, last, lambda block, _: self._in_place(b, at, block), name="lanes")
             return
         if plan.i_blocks == 1:
             self._pack_slab(b, at, slab, 0)
+            if self.counter:
+                self._begin_ahead(b, at, task, 0)
 
             def lane_block(block: Index, _: object) -> None:
                 self._sweep(b, at, slab, results, block, 0, fresh=True)
@@ -209,6 +219,8 @@ class DataStages:
 
         def add_channels(i: Index, *, fresh: bool | Value) -> None:
             self._pack_slab(b, at, slab, i)
+            if self.counter:
+                self._begin_ahead(b, at, task, i)
             b.loop(
                 first, last,
                 lambda block, _: self._sweep(b, at, slab, self._of_block(b, results, first, block), block, i, fresh),
@@ -308,7 +320,46 @@ class DataStages:
             before = b.sub(_first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh).run()
+        walk = (lambda: self._walk(b)) if self.counter else None
+        self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walk=walk).run()
+
+    # --- the next slab
+
+    def _ahead(self) -> Ahead:
+        """The lines of a slab, for the tiles of another to fetch."""
+        plan, size = self.plan, SIZES[self.plan.problem.dtype]
+        extents = (min(extent, axis.in_extent) for extent, axis in zip(plan.slab_extent, plan.axes, strict=True))
+        steps = (self.in_strides[0], *self.in_strides[3:], self.in_strides[2])
+        box = zip((*extents, min(plan.i_block, plan.in_channels)), steps, strict=True)
+        tiles = plan.blocks_per_task
+        for axis, block, tile in zip(plan.axes, plan.block, plan.tile, strict=True):
+            tiles *= -(-block // tile) * len(axis.phases)
+        pace = paces(plan)
+        return Ahead(
+            (lines_of([(extent, size * step) for extent, step in box]),), pace[0] * plan.runs, tiles, MOST_LINES
+        )
+
+    def _begin_ahead(self, b: Builder, at: Places, task: Value, i_block: Index) -> None:
+        """From now on tiles fetch the slab that this thread is likely to pack next."""
+        plan = self.plan
+        following = b.add(i_block, 1)
+        last = b.compare("sge", following, plan.i_blocks)
+        then = b.minimum(b.select(last, index(b.add(task, at.threads)), task), self.tasks - 1)
+        *blocks, group, _ = b.split(then, plan.grid)
+        place = b.mul(b.select(last, index(0), index(following)), plan.i_block * self.in_strides[2])
+        steps = (self.in_strides[0], *self.in_strides[3:])
+        for block, size, axis, first, step in zip(blocks, plan.block, plan.axes, plan.slab_start, steps, strict=True):
+            origin = b.maximum(b.add(b.mul(b.mul(block, size), axis.in_step), first), 0)
+            place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
+        place = b.add(place, b.mul(group, self.in_strides[1]))
+        self.following = b.beyond(at.of(self.input), b.mul(place, SIZES[plan.problem.dtype]))
+        b.store(index(0), self.counter[0], 8)
+
+    def _walk(self, b: Builder) -> Walk:
+        """What the next tile fetches."""
+        number = b.load("i64", self.counter[0], 8)
+        b.store(index(b.add(number, 1)), self.counter[0], 8)
+        return self._ahead().walk(b, number, [self.following])
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from convgrad.codegen.ir import Builder, Module, Value
+from convgrad.codegen.ir import Builder, Module, Value, index
 from convgrad.codegen.module import CALL_FIELDS, Stage
 
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
@@ -13,7 +13,10 @@ _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a task finds its tensors and its memory; `scratch` is its thread's own slice."""
+    """Where a task finds its tensors and its memory; `scratch` is its thread's own slice.
+
+    `threads` is how many were at work when the task was claimed: its thread's next one is likely to be so much further.
+    """
 
     x: Value
     w: Value
@@ -21,6 +24,7 @@ class Places:
     bias: Value
     shared: Value
     scratch: Value
+    threads: Value
 
     def of(self, tensor: str) -> Value:
         """By the name of a tensor."""
@@ -39,10 +43,10 @@ def emit_stage(
     The shared memory of tasks begins `start` bytes into that of the kernel, of which conditions see all. With
     `only_if`, a stage whose condition does not hold does nothing.
     """
-    arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS)]
+    arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS), ("i64", "threads")]
     inner = Builder(module, f"{symbol}.task", arguments)
-    task, *pointers = inner.arguments
-    at = Places(*pointers)
+    task, *places = inner.arguments
+    at = Places(*places)
     body(inner, replace(at, shared=inner.at(at.shared, start, "i8")), task)
     inner.finish()
     _emit_claims(module, symbol, tasks, scratch_bytes, only_if)
@@ -56,7 +60,7 @@ def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, on
     pointer = {name: b.load("ptr", field[name], 8) for name in _POINTERS}
     head, work, done = (b.new_label(name) for name in ("claim", "work", "done"))
     if only_if is not None:
-        b.do(f"br {only_if(b, Places(*pointer.values()))}, label %wanted, label %{done}")
+        b.do(f"br {only_if(b, Places(*pointer.values(), index(1)))}, label %wanted, label %{done}")
         b.open("wanted")
     slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
     pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
@@ -65,7 +69,8 @@ def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, on
     task = b.emit("i64", f"atomicrmw add {field['tasks']}, i64 1 monotonic")
     b.do(f"br {b.compare('slt', task, tasks)}, label %{work}, label %{done}")
     b.open(work)
-    b.call_void(f"{symbol}.task", task, *(pointer[name] for name in _POINTERS))
+    threads = b.emit("i64", f"load atomic i64, {field['slots']} monotonic, align 8")
+    b.call_void(f"{symbol}.task", task, *(pointer[name] for name in _POINTERS), threads)
     b.branch(head)
     b.open(done)
     b.finish()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import prod
 
+from convgrad.codegen.ahead import Walk
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
@@ -33,11 +35,12 @@ class Sweep:
 
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
-        channels: Index, starts: list[Index], *, fresh: bool,
+        channels: Index, starts: list[Index], *, fresh: bool, walk: Callable[[], Walk] | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
+        self.walk, self.paces = walk, paces(plan) if walk else [0] * (1 + len(plan.axes))
         self.tap_strides = _tap_strides(plan)
         self.tile = self._tile(plan.tile)
 
@@ -192,7 +195,8 @@ class Sweep:
             step = self.b.module.table(self._plane_places(axis, axis.phases[0]))
         elif bounds == (0, 1):
             return spot
-        return replace(spot, sums=(*spot.sums, self._reduction(*bounds, step, axis.tap_step * self.tap_strides[n])))
+        tap_step = axis.tap_step * self.tap_strides[n]
+        return replace(spot, sums=(*spot.sums, self._reduction(*bounds, step, tap_step, self.paces[1 + n])))
 
     def _written_out(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
         """With the taps of axis n as offsets of their own."""
@@ -205,12 +209,14 @@ class Sweep:
         taps = [(x + place, w + t * step) for x, w in spot.unrolled for t, place in enumerate(places[: phase.taps])]
         return replace(spot, unrolled=tuple(taps))
 
-    def _reduction(self, start: Index, stop: Index, slab_step: int | Value, weights_step: int) -> Reduction:
+    def _reduction(
+        self, start: Index, stop: Index, slab_step: int | Value, weights_step: int, pace: int = 0
+    ) -> Reduction:
         """One axis of the sum; which operand is which depends on what vectors run along."""
         if self.plan.pixels:
-            return Reduction(start, stop, weights_step, slab_step)
+            return Reduction(start, stop, weights_step, slab_step, pace)
         assert isinstance(slab_step, int)
-        return Reduction(start, stop, slab_step, weights_step)
+        return Reduction(start, stop, slab_step, weights_step, pace)
 
     def _plane_places(self, axis: GatherAxis, phase: Phase) -> list[int]:
         """Where each tap finds the input of output 0, for an axis in planes."""
@@ -245,7 +251,9 @@ class Sweep:
             operands.reverse()
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
-        tile.emit(b, *operands, target, self._in_order(spot.sums), self._start(tile) if self.fresh else None, taps)
+        first = self._start(tile) if self.fresh else None
+        ahead = self.walk() if self.walk else None
+        tile.emit(b, *operands, target, self._in_order(spot.sums), first, taps, ahead)
 
     def _in_order(self, taps: tuple[Reduction, ...]) -> list[Reduction]:
         """Runs of channels, taps, channels, see `plan.order`; across groups the register tile sums channels itself."""
@@ -255,7 +263,8 @@ class Sweep:
         if plan.runs == 1:
             return [*taps, self._reduction(0, self.channels, step, plan.width)]
         run = plan.channel_unit
-        runs = self._reduction(0, b.floor_div(self.channels, run), run * step, plan.panel // plan.runs)
+        count = b.floor_div(self.channels, run)
+        runs = self._reduction(0, count, run * step, plan.panel // plan.runs, self.paces[0])
         return [runs, *taps, self._reduction(0, run, step, plan.width)]
 
     def _start(self, tile: Tile) -> list[Value]:
@@ -274,6 +283,20 @@ def _ahead(plan: DataPlan) -> int:
     """Packed weights that outgrow L1 come from L2 in every tile: a few steps of the sum early, if asked for."""
     streams = not (plan.pixels or plan.spread) and plan.panel * plan.packed_bytes > NEAR_BYTES
     return AHEAD_BYTES if streams else 0
+
+
+def paces(plan: DataPlan) -> list[int]:
+    """Steps of a walk from one run of channels to the next, and from one tap to the next of each axis.
+
+    Taps of the innermost axis are no steps, since their sums may be one with those of channels, but for lack of others.
+    """
+    taps = [max(phase.taps for phase in axis.phases) for axis in plan.axes]
+    inner = 1 if plan.runs * prod(taps[:-1]) > 1 else taps[-1]
+    steps, pace = [1 if inner > 1 else 0], inner
+    for count in reversed(taps[:-1]):
+        steps.insert(0, pace if count > 1 else 0)
+        pace *= count
+    return [pace, *steps]
 
 
 def _tap_strides(plan: DataPlan) -> list[int]:

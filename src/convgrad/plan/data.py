@@ -11,6 +11,8 @@ from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
+KEPT_BYTES = 1024 * 1024  # of the input, that stay in L2 by themselves
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPlan:
@@ -235,6 +237,15 @@ class DataPlan:
         """Tasks: blocks per axis, groups, shares of the lane blocks."""
         per_axis = (-(-axis.count // block) for axis, block in zip(self.axes, self.block, strict=True))
         return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether the next slab is asked for while the present one is multiplied: where its numbers lie together."""
+        given = "x" if self.solves_y else "y"
+        strides = self.problem.strides[given]
+        size = SIZES[self.problem.dtype] * prod(self.problem.shapes[given])
+        together = abs(strides[2]) <= abs(strides[-1])
+        return together and not (self.reads_in_place or self.spread) and size > KEPT_BYTES
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

@@ -106,6 +106,11 @@ class MatrixDataPlan(DataPlan):
     fallback: DataPlan | None = None
 
     @property
+    def fetches_ahead(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def exact(self) -> bool:
         """Whether the pieces hold all of a number."""
         return self.pieces >= WHOLE[self.problem.dtype]

@@ -21,8 +21,8 @@ Sums = dict[tuple[int, int], Value]  # of row and column
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
-    B may take its steps from a table of i64 instead. `pace` counts the terms from one i to the next, for what is
-    fetched along the way.
+    B may take its steps from a table of i64 instead. `pace` counts what is fetched along the way, from one i to the
+    next; 0: nothing is, here and further inside.
     """
 
     start: Index
@@ -110,9 +110,10 @@ class Tile:
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
         ahead: Walk | None, done: Index,
     ) -> Sums:  # fmt: skip
+        if ahead is not None and not (reductions and reductions[0].pace):
+            ahead.go_on(b, done)
+            ahead = None
         if not reductions:
-            if ahead is not None:
-                ahead.go_on(b, done)
             return self._rank_one(b, a, x, tile, taps)
         axis = reductions[0]
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
