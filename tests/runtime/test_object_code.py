@@ -225,3 +225,13 @@ def test_the_driver_is_compiled_for_other_machines():
     for isa in machine.LEVELS:
         target = machine.machine_for(isa)
         assert driver.ENTRY in jit.assembly(driver.with_driver(tiny_module(3), target.triple), target)
+
+
+def test_assembly_for_another_processor_is_refused():
+    """LLVM knows how to write for it, but only reads assembly of its own host; unasked, it ends the process."""
+    ir = 'define void @f() {\n  call void asm sideeffect "nop", ""()\n  ret void\n}\n'
+    isa, triple = ("neon", "aarch64-unknown-linux-gnu")
+    if machine.host_triple().startswith("aarch64"):
+        isa, triple = ("avx2", "x86_64-unknown-linux-gnu")
+    with pytest.raises(jit.CompileError, match=f"assembly for {triple}.*compile it on such a machine"):
+        jit.assembly(ir, machine.machine_for(isa, triple=triple))

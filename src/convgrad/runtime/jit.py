@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -83,6 +84,11 @@ def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
     """Parse, clean up and write. The module ends with this function, and so under the lock."""
     target, manager, builder = _passes(machine.triple, machine.cpu, machine.features)
     llvm = _llvm()
+    if _is_foreign(machine.triple) and re.search(r'\basm "[^"]', ir):  # LLVM would end the process
+        raise CompileError(
+            f"the module holds assembly for {machine.triple}, which this process, on {host_triple()}, cannot read: "
+            "compile it on such a machine"
+        )
     try:
         # A context of its own, so that types do not pile up in the global one.
         module = llvm.parse_assembly(ir, context=llvm.create_context())
@@ -107,10 +113,15 @@ def _passes(triple: str, cpu: str, features: str) -> tuple[Any, Any, Any]:
 
 def _target(triple: str, cpu: str, features: str) -> Any:
     return (
-        _llvm(all_targets=not triple.startswith(host_triple().split("-")[0]))
+        _llvm(all_targets=_is_foreign(triple))
         .Target.from_triple(triple)
         .create_target_machine(cpu=cpu, features=features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="small")
     )
+
+
+def _is_foreign(triple: str) -> bool:
+    """Whether it names another architecture than the host's."""
+    return triple.split("-")[0] != host_triple().split("-")[0]
 
 
 @cache
