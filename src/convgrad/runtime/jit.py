@@ -84,7 +84,7 @@ def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
     """Parse, clean up and write. The module ends with this function, and so under the lock."""
     target, manager, builder = _passes(machine.triple, machine.cpu, machine.features)
     llvm = _llvm()
-    if _is_foreign(machine.triple) and re.search(r'\basm "[^"]', ir):  # LLVM would end the process
+    if _is_foreign(machine.triple) and re.search(r'\basm (sideeffect )?"[^"]', ir):  # LLVM would end the process
         raise CompileError(
             f"the module holds assembly for {machine.triple}, which this process, on {host_triple()}, cannot read: "
             "compile it on such a machine"
