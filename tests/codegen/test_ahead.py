@@ -68,9 +68,10 @@ def test_fetching_ahead_changes_no_sum(monkeypatch, isa, taps):
 
 @each_isa
 @pytest.mark.parametrize(("extent", "taps", "channels"), [((30, 40), (3, 3), (70, 90)), ((300,), (4,), (33, 20))])
-def test_fetching_the_next_slab_changes_no_output(monkeypatch, isa, extent, taps, channels):
-    """Of this task and of the next, with an outer tap to count by and without."""
-    problem = problem_of(Y, extent, extent, taps, channels=channels, batch=2, layout="NXC", low=1)
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+def test_fetching_the_next_slab_and_weights_changes_no_output(monkeypatch, isa, extent, taps, channels, layout):
+    """Of this task and of the next, with an outer tap to count by and without; weights alone with channels first."""
+    problem = problem_of(Y, extent, extent, taps, channels=channels, batch=2, layout=layout, low=1)
     assert not INTO_L2.search(lower(choose(problem, machine_for(isa))).ir), "all of this problem stays in L2"
     monkeypatch.setattr(data, "KEPT_BYTES", 0)
     assert INTO_L2.search(lower(choose(problem, machine_for(isa))).ir)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from math import prod
 
-from convgrad.codegen.ahead import Ahead, Walk, lines_of
+from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
 from convgrad.codegen.ir import Builder, Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
@@ -190,24 +191,24 @@ class DataStages:
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task of the second stage."""
         plan = self.plan
-        self.counter = [b.emit("ptr", "alloca i64, align 8")] if plan.fetches_ahead else []
+        self.counter = [b.emit("ptr", "alloca i64, align 8")] if plan.fetches_slab or plan.fetches_weights else []
         *blocks, self.group, share = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
         results = b.at(at.scratch, self.slab_bytes, "i8")
-        first = b.mul(share, plan.blocks_per_task)
-        last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
+        self.first = first = b.mul(share, plan.blocks_per_task)
+        self.last = last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
         self.slab_group = _first_group(plan, b, self.group, first)
         if plan.writes_in_place:
             if not plan.reads_in_place:
                 self._pack_slab(b, at, slab, 0)
-            if self.counter:
+            if plan.fetches_slab:
                 self._begin_ahead(b, at, task, 0)
             b.loop(first, last, lambda block, _: self._in_place(b, at, block), name="lanes")
             return
         if plan.i_blocks == 1:
             self._pack_slab(b, at, slab, 0)
-            if self.counter:
+            if plan.fetches_slab:
                 self._begin_ahead(b, at, task, 0)
 
             def lane_block(block: Index, _: object) -> None:
@@ -219,7 +220,7 @@ class DataStages:
 
         def add_channels(i: Index, *, fresh: bool | Value) -> None:
             self._pack_slab(b, at, slab, i)
-            if self.counter:
+            if plan.fetches_slab:
                 self._begin_ahead(b, at, task, i)
             b.loop(
                 first, last,
@@ -320,24 +321,28 @@ class DataStages:
             before = b.sub(_first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        walk = (lambda: self._walk(b)) if self.counter else None
-        self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walk=walk).run()
+        walks = self._walks(b, at, block, i_block) if self.counter else None
+        self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks).run()
 
-    # --- the next slab
+    # --- what comes next
 
-    def _ahead(self) -> Ahead:
-        """The lines of a slab, for the tiles of another to fetch."""
+    def _ahead(self, lines: Lines, sweeps: int) -> Ahead:
+        """Lines for the tiles of so many sweeps to fetch."""
+        plan, tiles = self.plan, sweeps * self.tiles
+        return Ahead((lines,), paces(plan)[0] * plan.runs, tiles, MOST_LINES)
+
+    @property
+    def tiles(self) -> int:
+        """Register tiles of one sweep."""
+        axes = zip(self.plan.axes, self.plan.block, self.plan.tile, strict=True)
+        return prod(-(-block // tile) * len(axis.phases) for axis, block, tile in axes)
+
+    def _slab_lines(self) -> Lines:
         plan, size = self.plan, SIZES[self.plan.problem.dtype]
         extents = (min(extent, axis.in_extent) for extent, axis in zip(plan.slab_extent, plan.axes, strict=True))
         steps = (self.in_strides[0], *self.in_strides[3:], self.in_strides[2])
         box = zip((*extents, min(plan.i_block, plan.in_channels)), steps, strict=True)
-        tiles = plan.blocks_per_task
-        for axis, block, tile in zip(plan.axes, plan.block, plan.tile, strict=True):
-            tiles *= -(-block // tile) * len(axis.phases)
-        pace = paces(plan)
-        return Ahead(
-            (lines_of([(extent, size * step) for extent, step in box]),), pace[0] * plan.runs, tiles, MOST_LINES
-        )
+        return lines_of([(extent, size * step) for extent, step in box])
 
     def _begin_ahead(self, b: Builder, at: Places, task: Value, i_block: Index) -> None:
         """From now on tiles fetch the slab that this thread is likely to pack next."""
@@ -353,13 +358,39 @@ class DataStages:
             place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
         place = b.add(place, b.mul(group, self.in_strides[1]))
         self.following = b.beyond(at.of(self.input), b.mul(place, SIZES[plan.problem.dtype]))
-        b.store(index(0), self.counter[0], 8)
 
-    def _walk(self, b: Builder) -> Walk:
-        """What the next tile fetches."""
-        number = b.load("i64", self.counter[0], 8)
-        b.store(index(b.add(number, 1)), self.counter[0], 8)
-        return self._ahead().walk(b, number, [self.following])
+    def _walks(self, b: Builder, at: Places, block: Index, i_block: Index) -> Callable[[], list[Walk]]:
+        """What tile after tile of a sweep fetches: of the next slab, and of the weights of the next sweep."""
+        plan = self.plan
+        b.store(index(0), self.counter[0], 8)
+        panel = self._following_panel(b, at, block, i_block) if plan.fetches_weights else None
+
+        def walks() -> list[Walk]:
+            number = b.load("i64", self.counter[0], 8)
+            b.store(index(b.add(number, 1)), self.counter[0], 8)
+            found = []
+            if plan.fetches_slab:
+                of_slab = b.add(number, b.mul(b.sub(block, self.first), self.tiles))
+                found.append(self._ahead(self._slab_lines(), plan.blocks_per_task).walk(b, of_slab, [self.following]))
+            if panel is not None:
+                lines = lines_of([(plan.panel, plan.packed_bytes)])
+                found.append(self._ahead(lines, 1).walk(b, number, [panel]))
+            return found
+
+        return walks
+
+    def _following_panel(self, b: Builder, at: Places, block: Index, i_block: Index) -> Value:
+        """Of this group, which the next sweep is likely to multiply: of the next lane block, channels or share."""
+        plan = self.plan
+        wrapped = b.compare("sge", b.add(block, 1), self.last)
+        i = b.select(wrapped, index(b.add(i_block, 1)), index(i_block))
+        over = b.compare("sge", i, plan.i_blocks)
+        share = b.select(b.compare("sge", self.last, plan.lane_blocks), index(0), index(self.last))
+        start = b.select(over, share, index(self.first))
+        lane_block = b.select(wrapped, start, index(b.add(block, 1)))
+        which = b.dot([(self.group, plan.lane_blocks * plan.i_blocks), (lane_block, plan.i_blocks)])
+        which = b.add(which, b.select(over, index(0), i))
+        return b.beyond(at.shared, b.mul(which, plan.panel * plan.packed_bytes))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

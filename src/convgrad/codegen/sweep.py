@@ -35,12 +35,12 @@ class Sweep:
 
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
-        channels: Index, starts: list[Index], *, fresh: bool, walk: Callable[[], Walk] | None = None,
+        channels: Index, starts: list[Index], *, fresh: bool, walks: Callable[[], list[Walk]] | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
-        self.walk, self.paces = walk, paces(plan) if walk else [0] * (1 + len(plan.axes))
+        self.walks, self.paces = walks, paces(plan) if walks else [0] * (1 + len(plan.axes))
         self.tap_strides = _tap_strides(plan)
         self.tile = self._tile(plan.tile)
 
@@ -252,7 +252,7 @@ class Sweep:
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
         first = self._start(tile) if self.fresh else None
-        ahead = self.walk() if self.walk else None
+        ahead = self.walks() if self.walks else ()
         tile.emit(b, *operands, target, self._in_order(spot.sums), first, taps, ahead)
 
     def _in_order(self, taps: tuple[Reduction, ...]) -> list[Reduction]:

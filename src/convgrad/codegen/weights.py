@@ -408,18 +408,18 @@ class SumsStage:
                 a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.slab_dtype])
                 x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
                 place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
-                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, ahead=walk(tap, row))
+                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, ahead=walks(tap, row))
 
             b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
 
-        def walk(tap: Index, row: Index) -> Walk | None:
+        def walks(tap: Index, row: Index) -> list[Walk]:
             """What a tile fetches."""
             if not self.following:
-                return None
+                return []
             numbers = b.sub(lane_block, self.first_block), b.floor_div(tap, plan.tile_taps)
             steps = plan.taps // plan.tile_taps * plan.tiles_of_rows, plan.tiles_of_rows
             number = b.dot(list(zip(numbers, steps, strict=True)), b.floor_div(row, plan.row_channels))
-            return self._ahead().walk(b, number, self.following)
+            return [self._ahead().walk(b, number, self.following)]
 
         paces = row_major(plan.block, 1)
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)

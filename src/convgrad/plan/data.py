@@ -11,7 +11,7 @@ from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
-KEPT_BYTES = 1024 * 1024  # of the input, that stay in L2 by themselves
+KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,13 +239,18 @@ class DataPlan:
         return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
 
     @property
-    def fetches_ahead(self) -> bool:
+    def fetches_slab(self) -> bool:
         """Whether the next slab is asked for while the present one is multiplied: where its numbers lie together."""
         given = "x" if self.solves_y else "y"
         strides = self.problem.strides[given]
         size = SIZES[self.problem.dtype] * prod(self.problem.shapes[given])
         together = abs(strides[2]) <= abs(strides[-1])
         return together and not (self.reads_in_place or self.spread) and size > KEPT_BYTES
+
+    @property
+    def fetches_weights(self) -> bool:
+        """Whether the weights of the next sweep are asked for during one."""
+        return not self.spread and self.packed_bytes * self.weights_size > KEPT_BYTES
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

@@ -106,7 +106,12 @@ class MatrixDataPlan(DataPlan):
     fallback: DataPlan | None = None
 
     @property
-    def fetches_ahead(self) -> bool:
+    def fetches_slab(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def fetches_weights(self) -> bool:
         """No."""
         return False
 

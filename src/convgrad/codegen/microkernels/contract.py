@@ -83,7 +83,7 @@ class Tile:
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
-        taps: Sequence[tuple[int, int]] = ((0, 0),), ahead: Walk | None = None,
+        taps: Sequence[tuple[int, int]] = ((0, 0),), ahead: Sequence[Walk] = (),
     ) -> None:  # fmt: skip
         """Update the tile at c; with `first`, start from these (per row and column) instead of from memory.
 
@@ -100,19 +100,20 @@ class Tile:
         else:
             tile = dict(zip(places, first, strict=True))
         if taps:
-            if ahead is not None:
-                ahead.begin(b)
+            for walk in ahead:
+                walk.begin(b)
             tile = self._reduce(b, a, x, tile, _joined(reductions), taps, ahead, 0)
         for r, v in places:
             self.isa.store(b, dtype, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
-        ahead: Walk | None, done: Index,
+        ahead: Sequence[Walk], done: Index,
     ) -> Sums:  # fmt: skip
-        if ahead is not None and not (reductions and reductions[0].pace):
-            ahead.go_on(b, done)
-            ahead = None
+        if not (reductions and reductions[0].pace):
+            for walk in ahead:
+                walk.go_on(b, done)
+            ahead = ()
         if not reductions:
             return self._rank_one(b, a, x, tile, taps)
         axis = reductions[0]
