@@ -74,6 +74,13 @@ EDGES = {
     ),
     "pads beyond the kernel": problem_of(X, (7, 6), (12, 13), (3, 2), low=(4, 4)),
     "stride beyond the kernel": problem_of(X, (23,), (6,), (2,), channels=(9, 3), stride=4, low=1),
+    "phases as channels, in runs": problem_of(X, (600,), (119,), (10,), channels=(1, 48), stride=5),
+    "phases of the inner axis as channels": problem_of(
+        X, (9, 33), (5, 12), (3, 6), channels=(1, 9), stride=(2, 3), low=(1, 3), bias=True, layout="NXC", batch=2
+    ),
+    "phases of single taps as channels": problem_of(
+        X, (160,), (25,), (8,), channels=(1, 17), stride=8, low=40, accumulate=True
+    ),
     "stride and dilation share a factor": problem_of(X, (20,), (9,), (3,), stride=4, dilation=2, low=3),
     "pads as large as the dilated reach": problem_of(Y, (9, 9), (9, 9), (3, 3), dilation=18, low=18),
     "a long row of one channel": problem_of(Y, (300,), (149,), (5,), channels=(1, 1), stride=2, low=1),

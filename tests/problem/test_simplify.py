@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from convgrad.plan.order import channels_in_turn
 from convgrad.problem.conv import ConvProblem, Unknown
-from convgrad.problem.simplify import simplify
+from convgrad.problem.simplify import MOST_PHASES, simplify
 
 
-def problem_of(unknown="y", n=2, x=(8,), y=(8,), r=(1,), s=(1,), d=(1,), lo=(0,), layout="nxc"):
-    shapes = {"x": (n, 1, 3, *x), "w": (1, 4, 3, *r), "y": (n, 1, 4, *y)}
+def problem_of(unknown="y", n=2, c=3, x=(8,), y=(8,), r=(1,), s=(1,), d=(1,), lo=(0,), layout="nxc"):
+    shapes = {"x": (n, 1, c, *x), "w": (1, 4, c, *r), "y": (n, 1, 4, *y)}
     return ConvProblem(
-        unknown=Unknown(unknown), batch=n, groups=1, x_channels=3, y_channels=4, x_extent=x, y_extent=y, taps=r,
+        unknown=Unknown(unknown), batch=n, groups=1, x_channels=c, y_channels=4, x_extent=x, y_extent=y, taps=r,
         stride=s, dilation=d, pad_low=lo,
         **{f"{name}_strides": strides(shape, layout) for name, shape in shapes.items()},
     )  # fmt: skip
@@ -59,6 +60,10 @@ CASES = {
     "windows far apart": problem_of(x=(40,), y=(4,), r=(3,), s=(11,), d=(2,)),
     "windows that reach beyond": problem_of(x=(40,), y=(4,), r=(3,), s=(11,), d=(2,), lo=(1,)),
     "a row within an image": problem_of(x=(4, 6), y=(4, 4), r=(1, 3), s=(1, 1), d=(1, 1), lo=(0, 0)),
+    "phases": problem_of(c=1, x=(20,), y=(3,), r=(10,), s=(5,), layout="ncx"),
+    "phases, pads": problem_of(c=1, x=(5, 9), y=(3, 5), r=(4, 6), s=(2, 3), d=(1, 1), lo=(1, 3)),
+    "phases, windows beyond the image": problem_of(c=1, x=(8,), y=(9,), r=(4,), s=(2,), lo=(4,), layout="ncx"),
+    "phases, elements beyond the windows": problem_of(c=1, x=(16,), y=(2,), r=(2,), s=(2,)),
     "one element": problem_of(x=(1, 1), y=(1, 1), r=(1, 1), s=(1, 1), d=(1, 1), lo=(0, 0)),
 }
 
@@ -107,3 +112,45 @@ def test_what_becomes_of_the_named_problems():
     apart = simplify(CASES["windows far apart"])
     assert (apart.x_extent, apart.y_extent, apart.taps) == ((4, 5), (4, 1), (1, 3))
     assert simplify(CASES["windows that reach beyond"]) == CASES["windows that reach beyond"]
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("phases")])
+def test_phases_of_a_stride_become_channels(name):
+    problem = replace(CASES[name], unknown=Unknown.X)
+    stride, step = problem.stride[-1], problem.x_strides[-1]
+    simple = simplify(problem)
+
+    assert (simple.x_channels, simple.stride[-1]) == (stride, 1)
+    assert simple.taps[-1] * stride == problem.taps[-1]
+    assert (simple.x_strides[2], simple.x_strides[-1]) == (step, stride * step)
+    assert elements(simple, "x") == elements(problem, "x")
+    assert simplify(replace(problem, bias=True, bias_stride=3)).bias_stride == 0  # there is one number
+
+
+UNFIT = {
+    "elements left over": problem_of(c=1, x=(21,), y=(3,), r=(10,), s=(5,)),
+    "taps left over": problem_of(c=1, x=(20,), y=(3,), r=(9,), s=(5,)),
+    "windows between phases": problem_of(c=1, x=(20,), y=(4,), r=(10,), s=(5,), lo=(2,)),
+    "taps between phases": problem_of(c=1, x=(20,), y=(3,), r=(4,), s=(2,), d=(2,)),
+    "several channels": problem_of(c=2, x=(20,), y=(3,), r=(10,), s=(5,)),
+    "few products": replace(problem_of(c=1, x=(20,), y=(3,), r=(10,), s=(5,)), y_channels=3),
+}
+
+
+@pytest.mark.parametrize("problem", UNFIT.values(), ids=UNFIT)
+def test_phases_that_no_channel_holds_stay_phases(problem):
+    problem = replace(problem, unknown=Unknown.X)
+
+    assert simplify(problem) == problem
+
+
+@pytest.mark.parametrize("channels", [4, 5, 16, 17, 96, 512])
+@pytest.mark.parametrize("stride", range(2, MOST_PHASES + 1))
+def test_sums_have_their_order_whether_or_not_phases_become_channels(stride, channels):
+    """Parts of an image need not fit."""
+    problem = problem_of("x", c=1, x=(4 * stride,), y=(3,), r=(2 * stride,), s=(stride,))
+    problem = replace(problem, y_channels=channels)
+    simple = simplify(problem)
+
+    assert simple.x_channels == stride
+    assert channels_in_turn(simple) == channels_in_turn(problem)

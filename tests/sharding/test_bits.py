@@ -27,6 +27,8 @@ GEOMETRIES = {
     "one tap": (2, 1, 130, 24, (13, 17), 1, 1, 1, 0),
     "windows apart": (1, 1, 48, 16, (26, 26), 2, 4, 1, 0),
     "a line": (1, 1, 96, 16, (700,), 11, 1, 1, 5),
+    "a line of one channel, in phases": (1, 1, 1, 48, (705,), 10, 5, 1, 0),
+    "an image of one channel, in phases": (2, 1, 1, 20, (20, 45), 6, 3, 1, 3),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
 

@@ -26,8 +26,9 @@ LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 FAR_BYTES = 16.0  # per cycle, from beyond L2
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
-NEAR_BYTES = 40 * 1024  # of a slab that is read as often as it is multiplied: from L1
-FEW_ROWS = 2
+NEAR_BYTES = 40 * 1024  # that stay in L1
+ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
+FEW_ROWS = 5
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
 ROW = 10.0  # cycles for a row more to copy
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
@@ -120,7 +121,7 @@ def _cost(plan: DataPlan, cycles: float) -> float:
         again = weights if size * plan.weights_size > PANEL_BYTES else 0.0
         return cycles * (OVERFLOW * overflow + alone) + tasks * (CLAIM + again)
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
-    room = NEAR_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
+    room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     results_bytes = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered
     return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)

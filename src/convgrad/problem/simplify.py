@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 from convgrad.problem.conv import ConvProblem, Unknown
 
+MOST_PHASES = 8  # of a stride that become channels: still few outputs in the words of plan.order, so sums keep theirs
+LEAST_CHANNELS = 4  # that are summed, from where on phases are worth it
 FAR_APART = 2  # strides per span of a window from which elements between windows are not worth packing
 
 
@@ -34,6 +36,7 @@ def simplify(problem: ConvProblem) -> ConvProblem:
     """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis."""
     if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
         return problem
+    problem = _phases_as_channels(problem)
     axes = _axes(problem)
     if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
         axes = [piece for axis in axes for piece in _without_stride(axis)]
@@ -44,6 +47,33 @@ def simplify(problem: ConvProblem) -> ConvProblem:
         axes[0] = replace(first, x=batch * first.x, y=batch * first.y)
         batch, x_step, y_step = 1, 0, 0
     return _problem(problem, axes, batch, x_step, y_step)
+
+
+def _phases_as_channels(p: ConvProblem) -> ConvProblem:
+    """Solving for one channel of x: elements between windows as channels of the windows' grid, where they fill it.
+
+    With x at s·q + f and taps at s·t + f: s channels f, of a problem of stride 1 whose windows reach q = p + t.
+    So what is read of y serves all phases of the stride. Only extents and pads tell which of two parts of an image is
+    rewritten: the order of sums is the same.
+    """
+    if p.unknown is not Unknown.X or p.groups * p.x_channels > 1 or p.y_channels < LEAST_CHANNELS:
+        return p
+    s = p.stride[-1]
+    fits = (p.x_extent[-1] % s, p.taps[-1] % s, p.pad_low[-1] % s) == (0, 0, 0) and p.dilation[-1] == 1
+    if not (fits and 1 < s <= MOST_PHASES):
+        return p
+    x_step, w_step = p.x_strides[-1], p.w_strides[-1]
+    return replace(
+        p,
+        x_channels=s,
+        x_extent=(*p.x_extent[:-1], p.x_extent[-1] // s),
+        taps=(*p.taps[:-1], p.taps[-1] // s),
+        stride=(*p.stride[:-1], 1),
+        pad_low=(*p.pad_low[:-1], p.pad_low[-1] // s),
+        x_strides=(*p.x_strides[:2], x_step, *p.x_strides[3:-1], s * x_step),
+        w_strides=(*p.w_strides[:2], w_step, *p.w_strides[3:-1], s * w_step),
+        bias_stride=0,
+    )
 
 
 def _axes(p: ConvProblem) -> list[_Axis]:
