@@ -117,6 +117,12 @@ ARRANGEMENTS = {  # strides of a box of two axes on both sides
     "only the target contiguous": lambda n, m: ((2 * m, 2), (m, 1)),
     "one number along the contiguous axis": lambda n, m: ((1, 0), (m, 1)),
     "one number everywhere": lambda n, m: ((0, 0), (m, 1)),
+    "every second number": lambda n, m: ((2 * m + 1, 2), (m, 1)),
+    "every third number": lambda n, m: ((3 * m - 1, 3), (m + 5, 1)),
+    "every fourth number": lambda n, m: ((4 * m, 4), (m, 1)),
+    "every second number, transposed": lambda n, m: ((2, 2 * n), (m, 1)),
+    "every third number, transposed": lambda n, m: ((3, 3 * n + 1), (m + 1, 1)),
+    "every fourth number, transposed": lambda n, m: ((4, 4 * n - 3), (m, 1)),
     "backwards": lambda n, m: ((-m, -1), (m, 1)),
     "rows backwards": lambda n, m: ((-m, 1), (m, 1)),
 }
@@ -134,6 +140,42 @@ def test_every_arrangement_of_strides_around_each_lane_count(arrangement, accumu
             copy = copy_of(isa, "bf16", "f32", accumulate)
             run_copy(isa, source, target, (n, m), known, box_copy(copy, *strides))
             assert_copied(target, expected)
+
+
+@each_isa
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize(
+    ("step", "pair"),
+    [(2, ("f32", "f32")), (2, ("bf16", "f32")), (3, ("f32", "bf16")), (3, ("f16", "f16")), (4, ("bf16", "f32")),
+     (4, ("f64", "f64"))],
+)  # fmt: skip
+def test_runs_with_gaps_are_not_read_beyond_their_last_number(step, pair, transposed, isa):
+    """The source ends where the last number of the last row does: there begins a page that nobody may read."""
+    lanes = ISAS[isa].lanes(COMPUTE[pair[0]])
+    for run in (1, 5, lanes - 1, lanes, lanes + 1, 2 * lanes - 1):
+        for known, rows in ((True, 2), (False, lanes + 1)):
+            strides = (step * run + 1, step), ((1, rows) if transposed else (run, 1))
+            source, target, expected = boxes((rows, run), *strides, pair, False, low=False)
+            run_copy(isa, source, target, (rows, run), (known, known), box_copy(copy_of(isa, *pair), *strides))
+            assert_copied(target, expected)
+
+
+@each_isa
+def test_squares_of_different_gaps_share_a_module(isa):
+    """Each finds the function of its own gap."""
+    lanes = ISAS[isa].lanes("f32")
+    sides = [boxes((lanes, 2 * lanes), (2 * lanes * step, step), (1, lanes), ("f32", "f32"), False, False)
+             for step in (1, 2, 3)]  # fmt: skip
+    copy = copy_of(isa, "f32", "f32")
+
+    def body(b, *addresses):
+        for step, (src, dst) in enumerate(zip(addresses[::2], addresses[1::2], strict=True), 1):
+            copy.emit(b, src, dst, [Dim(lanes, 2 * lanes * step, 1), Dim(2 * lanes, step, lanes)])
+
+    addresses = [array.address for source, target, _ in sides for array in (source, target)]
+    compile_function(isa, ("ptr",) * len(addresses), body)(*addresses)
+    for _, target, expected in sides:
+        assert_copied(target, expected)
 
 
 @each_isa

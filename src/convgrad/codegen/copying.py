@@ -1,7 +1,9 @@
 """Copies between a tensor in the caller's strides and a packed buffer, either way, converting as they go.
 
 Which axis is contiguous where decides how: the same axis on both sides is copied by vectors, two different axes are
-transposed in registers, and anything else goes number by number. Nothing outside the box is read or written.
+transposed in registers, and anything else goes number by number. Where src has every second, third or fourth number
+of an axis, whole vectors are loaded and what is wanted is picked. Nothing is written outside the box, nor read beyond
+its ends.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave
+from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave, load_every
 from convgrad.codegen.ir import Builder, Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.splitting import Pieces
 from convgrad.codegen.squares import Dim, Squares
+
+MOST_SKIPPED = 4  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
+LEAST_RUN = 4  # numbers of a run for which that is worth while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +40,16 @@ class Copy:
         """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
         dims = _merged(dims)
         along_dst = next((d for d in dims if d.dst == 1), None)
-        along_src = next((d for d in dims if d.src == 1), None)
+        along_src = next((d for d in dims if d.src == 1), None) or _nearly_contiguous(dims, along_dst)
         if along_dst is not None and along_dst is along_src:
-            inner, body = [along_dst], self._vectors
+            inner, body = [along_dst], self._vectors if along_dst.src == 1 else self._every
         elif along_dst is not None and along_dst.src == 0 and not self.accumulate:
             inner, body = [along_dst], self._fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], Squares(self).emit
-            if _few(along_dst.extent) and along_src.dst == along_dst.extent:
+            if along_src.src == 1 and _few(along_dst.extent) and along_src.dst == along_dst.extent:
                 body = self._interleaved
-            elif _few(along_src.extent) and along_dst.src == along_src.extent:
+            elif along_src.src == 1 and _few(along_src.extent) and along_dst.src == along_src.extent:
                 body = self._deinterleaved
         else:
             inner, body = [], self.scalar
@@ -151,6 +156,16 @@ class Copy:
         assert isinstance(along.extent, int)
         self.deinterleave(b, src, dst, along.extent, along.dst, b.mul(across.extent, along.extent))
 
+    def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
+        """`lanes` numbers of src, or the first `count`, that lie `step` apart; anything in the other lanes."""
+
+        def load(q: Index, count: Value | None) -> Value:
+            return self.isa.load(b, self.src_dtype, self.src_at(b, src, q), lanes, count)
+
+        if step == 1:
+            return load(0, None if count is None else index(count))
+        return load_every(b, lanes, step, lanes if count is None else count, load)
+
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One number."""
         self.store(b, self.isa.load(b, self.src_dtype, src), dst)
@@ -197,6 +212,54 @@ class Copy:
         else:
             with b.when(b.compare("sgt", rest, 0)):
                 vector(whole, rest)
+
+    def _every(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
+        """Like `_vectors`, from every second, third or fourth number."""
+        lanes, extent = self.isa.lanes(self.compute), dim.extent
+        whole = b.mul(b.floor_div(extent, lanes), lanes)
+
+        def vector(i: Index, lanes: int = lanes, count: Index | None = None) -> None:
+            value = self.load_row(b, self.src_at(b, src, b.mul(i, dim.src)), dim.src, lanes, count)
+            self.store(b, value, self.dst_at(b, dst, i), None if count is None else index(count))
+
+        def one(i: Index, _: object) -> None:
+            self.scalar(b, self.src_at(b, src, b.mul(i, dim.src)), self.dst_at(b, dst, i))
+
+        def last() -> None:
+            vector(b.sub(extent, lanes))
+
+        b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="every")
+        rest = b.sub(extent, whole)
+        if rest == 0:
+            return
+        if isinstance(extent, int) and extent >= lanes and not self.accumulate:
+            last()
+        elif self.isa.masks and isinstance(rest, int):
+            vector(whole, count=rest)
+        elif self.isa.masks:
+            with b.when(b.compare("sgt", rest, 0)):
+                vector(whole, count=rest)
+        elif isinstance(extent, int):
+            part = lanes // 2
+            while part >= LEAST_RUN:
+                if extent - whole >= part:
+                    vector(whole, part)
+                    whole += part
+                part //= 2
+            b.loop(whole, extent, one, name="rest")
+        elif self.accumulate:
+            b.loop(whole, extent, one, name="rest")
+        else:
+            b.either(b.compare("sge", extent, lanes), last, lambda: b.loop(0, extent, one, name="rest"))
+
+
+def _nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
+    """An axis of which vectors of the source hold several numbers, at best the one that is contiguous in dst."""
+    found = [
+        d for d in dims
+        if 1 < d.src <= MOST_SKIPPED and not (isinstance(d.extent, int) and d.extent < LEAST_RUN)
+    ]  # fmt: skip
+    return min(found, key=lambda d: (d is not along_dst, d.src), default=None)
 
 
 def _few(extent: Index) -> bool:

@@ -51,6 +51,31 @@ def emit_interleave(
     _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
 
 
+def load_every(
+    b: Builder, lanes: int, step: int, count: Index, load: Callable[[Index, Value | None], Value]
+) -> Value:  # fmt: skip
+    """Numbers 0, step, 2 · step, ... of a run: the first `count` lanes of a vector, anything being in the others.
+
+    `load(q, count)` reads a vector of the run, or its first `count` lanes. Nothing is read beyond the last of the
+    numbers: the last vector begins early, or is masked if it cannot or if `count` is not known.
+    """
+    span = b.add(b.mul(b.sub(count, 1), step), 1)
+    if not isinstance(span, int):
+        starts = list(range(0, lanes * step, lanes))
+        parts = [load(start, index(b.minimum(b.maximum(b.sub(span, start), 0), lanes))) for start in starts]
+    elif span < lanes:
+        starts, parts = [0], [load(0, index(span))]
+    else:
+        starts = [*range(0, span - lanes, lanes), span - lanes]
+        parts = [load(start, None) for start in starts]
+    wanted = []
+    for lane in range(lanes):
+        known = not isinstance(count, int) or lane < count
+        part = next((n for n, start in enumerate(starts) if known and lane * step < start + lanes), 0)
+        wanted.append(part * lanes + lane * step - starts[part] if known else wanted[0])
+    return pick(b, parts, wanted)
+
+
 def _emit_groups(
     b: Builder, isa: Isa, lanes: int, planes: int, run: Index, vectors: Callable[[Index, Counts, Counts], None],
     scalar: Scalar,
@@ -110,9 +135,13 @@ def pick(b: Builder, parts: list[Value], wanted: Sequence[int]) -> Value:
     """The vector whose lane l is lane wanted[l] of all parts laid end to end."""
     lanes = len(wanted)
     result: Value | None = None
-    for number, part in enumerate(parts):
-        if all(want // lanes != number for want in wanted):
-            continue
+    used = [number for number in range(len(parts)) if any(want // lanes == number for want in wanted)]
+    if len(used) == 2:
+        one, other = used
+        both = [want % lanes + (lanes if want // lanes == other else 0) for want in wanted]
+        return shuffle(b, parts[one], parts[other], both)
+    for number in used:
+        part = parts[number]
         if result is None:
             result = shuffle(b, part, part, [want % lanes if want // lanes == number else 0 for want in wanted])
         else:

@@ -27,7 +27,10 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """Rows, contiguous in src and `src_step` apart there, become columns, contiguous in dst and `dst_step` apart."""
+    """Rows, `src_step` apart in src, become columns, contiguous in dst and `dst_step` apart.
+
+    Numbers of a row lie `skip` apart in src: next to each other, or nearly so.
+    """
 
     src: Value
     dst: Value
@@ -35,6 +38,7 @@ class Square:
     dst_step: Index
     rows: Index
     columns: Index
+    skip: int = 1
 
     def full(self, lanes: int) -> bool | None:
         """Whether nothing is missing; None if that is not known before the kernel runs."""
@@ -46,7 +50,7 @@ class Square:
 
 @dataclass(frozen=True, slots=True)
 class Squares:
-    """How `copy` moves what is contiguous along one axis in src and along another in dst."""
+    """How `copy` moves what is contiguous, or nearly so, along one axis in src and along another in dst."""
 
     copy: Copy
 
@@ -56,7 +60,7 @@ class Squares:
         return self.copy.isa.lanes(self.copy.compute)
 
     def emit(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
-        """`across` is contiguous in dst, `along` in src."""
+        """`across` is contiguous in dst, `along` in src, or a few numbers apart there."""
         copy, lanes = self.copy, self.lanes
 
         def tiles(i: Index, _: object) -> None:
@@ -67,7 +71,7 @@ class Squares:
             j, columns = self._at(b, j, along.extent)
             source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
             target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
-            self._one(b, Square(source, target, across.src, along.dst, rows, columns))
+            self._one(b, Square(source, target, across.src, along.dst, rows, columns, along.src))
 
         b.loop(0, across.extent, tiles, step=lanes, name="across")
 
@@ -95,18 +99,21 @@ class Squares:
         pieces = self.copy.pieces
         if pieces is not None or (isinstance(square.rows, int) and isinstance(square.columns, int)):
             if square.full(self.lanes) and pieces is None:
-                b.call_void(self._function(b, True), square.src, square.dst, square.src_step, square.dst_step)
+                b.call_void(
+                    self._function(b, square.skip, True), square.src, square.dst, square.src_step, square.dst_step
+                )
                 return
             self._turn(b, square, pieces.room if pieces is not None else None)
             return
         steps = square.src_step, square.dst_step
-        b.call_void(self._function(b, False), square.src, square.dst, *steps, square.rows, square.columns)
+        b.call_void(self._function(b, square.skip, False), square.src, square.dst, *steps, square.rows, square.columns)
 
-    def _function(self, b: Builder, full: bool) -> str:
+    def _function(self, b: Builder, skip: int, full: bool) -> str:
         """The name of the function of squares, of full ones only or of any, which is written if there is none yet."""
         copy, lanes = self.copy, self.lanes
         how = "added" if copy.accumulate else "stored"
         name = f"turn.{copy.compute}.{copy.src_dtype}.{copy.dst_dtype}.{how}.{'full' if full else 'any'}"
+        name += f".{skip}" if skip > 1 else ""
         if name not in b.module.notes:
             b.module.notes.add(name)
             names = ["src.step", "dst.step", *(() if full else ("rows", "columns"))]
@@ -118,7 +125,7 @@ class Squares:
             room = None
             if not full and copy.isa.masks:
                 room = inner.emit("ptr", f"alloca [{lanes * lanes} x {STORAGE[copy.compute]}], align 64")
-            self._turn(inner, Square(src, dst, src_step, dst_step, rows, columns), room)
+            self._turn(inner, Square(src, dst, src_step, dst_step, rows, columns, skip), room)
             inner.finish()
         return name
 
@@ -145,14 +152,14 @@ class Squares:
 
     def _whole(self, b: Builder, square: Square) -> list[Value]:
         copy = self.copy
-        if copy.src_dtype == copy.compute:
+        if copy.src_dtype == copy.compute and square.skip == 1:
             return copy.isa.load_transposed(b, copy.compute, square.src, square.src_step)
         return copy.isa.transpose(b, self._whole_rows(b, square))
 
     def _whole_or_part(self, b: Builder, square: Square, whole: Value, room: Value | None) -> list[Value]:
         """The columns of a square; a part of one is made whole first."""
         copy, lanes = self.copy, self.lanes
-        if copy.src_dtype != copy.compute or not copy.isa.assembly:
+        if copy.src_dtype != copy.compute or not copy.isa.assembly or square.skip > 1:
             rows = b.one_of(whole, lambda: self._whole_rows(b, square), lambda: self._part_rows(b, square, room))
             return copy.isa.transpose(b, rows)
 
@@ -171,7 +178,9 @@ class Squares:
             src, dst = copy.src_at(b, square.src, b.mul(i, square.src_step)), copy.dst_at(b, square.dst, i)
 
             def move(j: Index, _: object) -> None:
-                copy.scalar(b, copy.src_at(b, src, j), copy.dst_at(b, dst, b.mul(j, square.dst_step)))
+                copy.scalar(
+                    b, copy.src_at(b, src, b.mul(j, square.skip)), copy.dst_at(b, dst, b.mul(j, square.dst_step))
+                )
 
             b.loop(0, square.columns, move, name="column")
 
@@ -203,7 +212,7 @@ class Squares:
     def _whole_rows(self, b: Builder, square: Square) -> list[Value]:
         copy = self.copy
         addresses = self._lines(b, square.src, square.src_step, STORAGE[copy.src_dtype])
-        return [copy.isa.load(b, copy.src_dtype, address, self.lanes) for address in addresses]
+        return [copy.load_row(b, address, square.skip, self.lanes) for address in addresses]
 
     def _part_rows(self, b: Builder, square: Square, room: Value | None) -> list[Value]:
         """What is missing is zero, or the last row again."""
@@ -211,7 +220,7 @@ class Squares:
 
         def load(i: Index) -> Value:
             address = copy.src_at(b, square.src, b.mul(i, square.src_step))
-            return copy.isa.load(b, copy.src_dtype, address, lanes, index(square.columns))
+            return copy.load_row(b, address, square.skip, lanes, square.columns)
 
         if isinstance(rows, int):
             zero = Value(copy.isa.vector(copy.compute), "zeroinitializer")
@@ -225,7 +234,7 @@ class Squares:
 
         def one(i: Index, _: object) -> None:
             address = copy.src_at(b, square.src, b.mul(b.minimum(i, last), square.src_step))
-            row = copy.isa.load(b, copy.src_dtype, address, lanes, index(square.columns))
+            row = copy.load_row(b, address, square.skip, lanes, square.columns)
             copy.isa.store(b, copy.compute, row, self._in_room(b, room, i))
 
         b.loop(0, lanes, one, name="row")
