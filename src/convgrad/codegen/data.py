@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 from math import prod
 
-from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.data_ahead import DataAhead, Turn
+from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.codegen.sweep import Sweep, paces
-from convgrad.dtypes import SIZES
+from convgrad.codegen.sweep import Sweep
 from convgrad.plan.data import DataPlan
-
-MOST_LINES = 12  # that a tile asks for at a time
 
 
 def lower_data(plan: DataPlan) -> KernelModule:
@@ -122,7 +118,7 @@ class DataStages:
         p = plan.problem
         self.input, self.output = ("x", "y") if plan.solves_y else ("y", "x")
         self.in_strides, self.out_strides = p.strides[self.input], p.strides[self.output]
-        self.counter: list[Value] = []  # of tiles of a slab, if they fetch another
+        self.ahead: DataAhead | None = None  # of the task that is being written
 
     @property
     def slab_bytes(self) -> int:
@@ -191,7 +187,7 @@ class DataStages:
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task of the second stage."""
         plan = self.plan
-        self.counter = [b.emit("ptr", "alloca i64, align 8")] if plan.fetches_slab or plan.fetches_weights else []
+        self.ahead = DataAhead(b, plan) if plan.fetches_slab or plan.fetches_weights else None
         *blocks, self.group, share = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         slab = at.scratch
@@ -202,14 +198,14 @@ class DataStages:
         if plan.writes_in_place:
             if not plan.reads_in_place:
                 self._pack_slab(b, at, slab, 0)
-            if plan.fetches_slab:
-                self._begin_ahead(b, at, task, 0)
+            if self.ahead is not None:
+                self.ahead.begin(b, at, task, 0)
             b.loop(first, last, lambda block, _: self._in_place(b, at, block), name="lanes")
             return
         if plan.i_blocks == 1:
             self._pack_slab(b, at, slab, 0)
-            if plan.fetches_slab:
-                self._begin_ahead(b, at, task, 0)
+            if self.ahead is not None:
+                self.ahead.begin(b, at, task, 0)
 
             def lane_block(block: Index, _: object) -> None:
                 self._sweep(b, at, slab, results, block, 0, fresh=True)
@@ -220,8 +216,8 @@ class DataStages:
 
         def add_channels(i: Index, *, fresh: bool | Value) -> None:
             self._pack_slab(b, at, slab, i)
-            if plan.fetches_slab:
-                self._begin_ahead(b, at, task, i)
+            if self.ahead is not None:
+                self.ahead.begin(b, at, task, i)
             b.loop(
                 first, last,
                 lambda block, _: self._sweep(b, at, slab, self._of_block(b, results, first, block), block, i, fresh),
@@ -321,76 +317,10 @@ class DataStages:
             before = b.sub(_first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        walks = self._walks(b, at, block, i_block) if self.counter else None
+        walks = None
+        if self.ahead is not None:
+            walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))
         self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks).run()
-
-    # --- what comes next
-
-    def _ahead(self, lines: Lines, sweeps: int) -> Ahead:
-        """Lines for the tiles of so many sweeps to fetch."""
-        plan, tiles = self.plan, sweeps * self.tiles
-        return Ahead((lines,), paces(plan)[0] * plan.runs, tiles, MOST_LINES)
-
-    @property
-    def tiles(self) -> int:
-        """Register tiles of one sweep."""
-        axes = zip(self.plan.axes, self.plan.block, self.plan.tile, strict=True)
-        return prod(-(-block // tile) * len(axis.phases) for axis, block, tile in axes)
-
-    def _slab_lines(self) -> Lines:
-        plan, size = self.plan, SIZES[self.plan.problem.dtype]
-        extents = (min(extent, axis.in_extent) for extent, axis in zip(plan.slab_extent, plan.axes, strict=True))
-        steps = (self.in_strides[0], *self.in_strides[3:], self.in_strides[2])
-        box = zip((*extents, min(plan.i_block, plan.in_channels)), steps, strict=True)
-        return lines_of([(extent, size * step) for extent, step in box])
-
-    def _begin_ahead(self, b: Builder, at: Places, task: Value, i_block: Index) -> None:
-        """From now on tiles fetch the slab that this thread is likely to pack next."""
-        plan = self.plan
-        following = b.add(i_block, 1)
-        last = b.compare("sge", following, plan.i_blocks)
-        then = b.minimum(b.select(last, index(b.add(task, at.threads)), task), self.tasks - 1)
-        *blocks, group, _ = b.split(then, plan.grid)
-        place = b.mul(b.select(last, index(0), index(following)), plan.i_block * self.in_strides[2])
-        steps = (self.in_strides[0], *self.in_strides[3:])
-        for block, size, axis, first, step in zip(blocks, plan.block, plan.axes, plan.slab_start, steps, strict=True):
-            origin = b.maximum(b.add(b.mul(b.mul(block, size), axis.in_step), first), 0)
-            place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
-        place = b.add(place, b.mul(group, self.in_strides[1]))
-        self.following = b.beyond(at.of(self.input), b.mul(place, SIZES[plan.problem.dtype]))
-
-    def _walks(self, b: Builder, at: Places, block: Index, i_block: Index) -> Callable[[], list[Walk]]:
-        """What tile after tile of a sweep fetches: of the next slab, and of the weights of the next sweep."""
-        plan = self.plan
-        b.store(index(0), self.counter[0], 8)
-        panel = self._following_panel(b, at, block, i_block) if plan.fetches_weights else None
-
-        def walks() -> list[Walk]:
-            number = b.load("i64", self.counter[0], 8)
-            b.store(index(b.add(number, 1)), self.counter[0], 8)
-            found = []
-            if plan.fetches_slab:
-                of_slab = b.add(number, b.mul(b.sub(block, self.first), self.tiles))
-                found.append(self._ahead(self._slab_lines(), plan.blocks_per_task).walk(b, of_slab, [self.following]))
-            if panel is not None:
-                lines = lines_of([(plan.panel, plan.packed_bytes)])
-                found.append(self._ahead(lines, 1).walk(b, number, [panel]))
-            return found
-
-        return walks
-
-    def _following_panel(self, b: Builder, at: Places, block: Index, i_block: Index) -> Value:
-        """Of this group, which the next sweep is likely to multiply: of the next lane block, channels or share."""
-        plan = self.plan
-        wrapped = b.compare("sge", b.add(block, 1), self.last)
-        i = b.select(wrapped, index(b.add(i_block, 1)), index(i_block))
-        over = b.compare("sge", i, plan.i_blocks)
-        share = b.select(b.compare("sge", self.last, plan.lane_blocks), index(0), index(self.last))
-        start = b.select(over, share, index(self.first))
-        lane_block = b.select(wrapped, start, index(b.add(block, 1)))
-        which = b.dot([(self.group, plan.lane_blocks * plan.i_blocks), (lane_block, plan.i_blocks)])
-        which = b.add(which, b.select(over, index(0), i))
-        return b.beyond(at.shared, b.mul(which, plan.panel * plan.packed_bytes))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

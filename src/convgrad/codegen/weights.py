@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
-from convgrad.codegen.ahead import Ahead, Walk, lines_of
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.copying import Copy, Dim, emit_zero
 from convgrad.codegen.data import round64
@@ -18,7 +17,7 @@ from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.dtypes import SIZES
+from convgrad.codegen.weights_ahead import WeightsAhead
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
@@ -69,7 +68,7 @@ class SumsStage:
         self.blocks = prod(plan.block_grid)
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
         self.tile = self._tile()
-        self.following: list[Value] = []  # where the operands of the next block begin, if they are fetched ahead
+        self.ahead: WeightsAhead | None = None  # of the task that is being written
 
     @property
     def row_slab_bytes(self) -> int:
@@ -115,6 +114,7 @@ class SumsStage:
         self.first_row = b.mul(row_share, plan.share_rows)
         self.sums = b.at(at.shared, b.mul(chunk, chunk_numbers(plan)), self.kind)
         self._clear(b)
+        self.ahead = WeightsAhead(plan, self.bundle, self.first_row, self.first_block) if plan.fetches_ahead else None
         bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
         if bias:
             bias.clear(b)
@@ -130,7 +130,8 @@ class SumsStage:
                 return
             self._pack_rows(b, at, starts)
             self._pack_lanes(b, at, lanes, starts)
-            self.following = self._following(b, at, number) if plan.fetches_ahead else []
+            if self.ahead is not None:
+                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
             b.loop(
                 self.first_block, self.last_block,
                 lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts), name="lanes",
@@ -296,46 +297,6 @@ class SumsStage:
             with b.when(b.compare("ne", b.sub(high, low), plan.x_extent[n])):
                 emit_zero(b, self.isa, plan.compute, slab, size)
 
-    # --- the next block
-
-    def _ahead(self) -> Ahead:
-        """The lines of the rows and lanes of a block, for its tiles to fetch."""
-        plan, size = self.plan, SIZES[self.plan.problem.dtype]
-        boxes = []
-        for tensor in (self.row_tensor, self.lane_tensor):
-            channels = plan.share_rows if tensor == self.row_tensor else plan.share_blocks * plan.width
-            strides = self.tensor_strides[tensor]
-            extents = plan.block
-            if tensor == "x":
-                extents = tuple(min(a, axis.image) for a, axis in zip(plan.x_extent, plan.axes, strict=True))
-            box = list(zip((*extents, channels), (strides[0], *strides[3:], strides[2]), strict=True))
-            boxes.append(lines_of([(extent, size * step) for extent, step in box]))
-        tiles = plan.share_blocks * plan.taps // plan.tile_taps * plan.tiles_of_rows
-        return Ahead(tuple(boxes), prod(plan.block), tiles)
-
-    def _following(self, b: Builder, at: Places, number: Index) -> list[Value]:
-        """Where the rows and lanes of the block after block `number` begin in memory."""
-        plan = self.plan
-        places = b.split(b.minimum(b.add(number, 1), self.blocks - 1), plan.block_grid)
-        starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
-        bases = []
-        for tensor, channel in (
-            (self.row_tensor, self.first_row),
-            (self.lane_tensor, b.mul(self.first_block, plan.width)),
-        ):
-            strides = self.tensor_strides[tensor]
-            steps = (strides[0], *strides[3:])
-            origins = starts
-            if tensor == "x":
-                origins = [
-                    b.maximum(b.add(b.mul(start, axis.stride), plan.x_start[n]), 0)
-                    for n, (axis, start) in enumerate(zip(plan.axes, starts, strict=True))
-                ]
-            place = b.dot(list(zip(origins, steps, strict=True)), b.mul(self.bundle, plan.lane_groups * strides[1]))
-            place = b.add(place, b.mul(channel, strides[2]))
-            bases.append(b.beyond(at.of(tensor), b.mul(place, SIZES[plan.problem.dtype])))
-        return bases
-
     # --- arithmetic
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
@@ -408,18 +369,10 @@ class SumsStage:
                 a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.slab_dtype])
                 x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
                 place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
-                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, ahead=walks(tap, row))
+                walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
+                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, ahead=walks)
 
             b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
-
-        def walks(tap: Index, row: Index) -> list[Walk]:
-            """What a tile fetches."""
-            if not self.following:
-                return []
-            numbers = b.sub(lane_block, self.first_block), b.floor_div(tap, plan.tile_taps)
-            steps = plan.taps // plan.tile_taps * plan.tiles_of_rows, plan.tiles_of_rows
-            number = b.dot(list(zip(numbers, steps, strict=True)), b.floor_div(row, plan.row_channels))
-            return [self._ahead().walk(b, number, self.following)]
 
         paces = row_major(plan.block, 1)
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)

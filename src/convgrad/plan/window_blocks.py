@@ -50,7 +50,7 @@ class Side:
 
 def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """The plan with the cheapest blocks of windows, chunks and shares; `cycles` are its arithmetic's."""
-    candidates = [found for block in _blocks(plan) for found in _shared(replace(plan, block=block), cycles)]
+    candidates = [_shared(replace(plan, block=block), cycles) for block in _blocks(plan)]
     best = min(candidates, key=lambda candidate: candidate[0])[1]
     size = SIZES[best.compute]
     if best.spread or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
@@ -86,15 +86,15 @@ def _blocks(plan: WeightsPlan) -> Iterator[Ints]:
             yield tuple(block)
 
 
-def _shared(plan: WeightsPlan, cycles: float) -> Iterator[tuple[float, WeightsPlan]]:
+def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
     """The cheapest chunks and shares for these blocks, and predicted cycles."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)
     fixed = cycles + _panel_cycles(plan)
     sum_vectors = plan.bundles * plan.lane_blocks * plan.taps * rows.units * plan.row_channels * plan.vectors
     most_chunks = _most_chunks(plan)
-    best = None
-    for chunks in {1 << n for n in range(most_chunks.bit_length())} | {most_chunks}:
+    best = float("inf"), 1, 1, 1
+    for chunks in sorted({1 << n for n in range(most_chunks.bit_length())} | {most_chunks}):
         for of_rows, of_lanes in product(rows.shares(), lanes.shares()):
             tasks = chunks * plan.bundles * of_rows * of_lanes
             slabs = rows.slab_bytes / of_rows + lanes.slab_bytes / of_lanes
@@ -103,10 +103,9 @@ def _shared(plan: WeightsPlan, cycles: float) -> Iterator[tuple[float, WeightsPl
             cost = fixed * (1 + far + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0))
             cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
             cost += sum_vectors * (blocks * SUM_VECTOR * (1 + (sums > SUM_BYTES)) + chunks * 2 * plan.lanes * MOVE)
-            if best is None or cost < best[0]:
+            if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
-    if best:
-        yield best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
+    return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
 
 
 def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:

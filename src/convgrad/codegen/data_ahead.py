@@ -1,0 +1,101 @@
+"""What the tiles of a data kernel fetch ahead: the slab that their thread packs next, the weights of the next sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
+from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.stages import Places
+from convgrad.codegen.sweep import paces
+from convgrad.dtypes import SIZES
+from convgrad.plan.data import DataPlan
+
+MOST_LINES = 12  # that a tile asks for at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A sweep of a task: its group, the first lane block and the one behind the last, and what is multiplied now."""
+
+    group: Index
+    first: Index
+    last: Index
+    block: Index
+    i_block: Index
+
+
+class DataAhead:
+    """Of one task. A counter in memory numbers the tiles of a sweep, whatever loops they are in."""
+
+    def __init__(self, b: Builder, plan: DataPlan):
+        self.plan, self.counter = plan, b.emit("ptr", "alloca i64, align 8")
+        p = plan.problem
+        self.given = "x" if plan.solves_y else "y"
+        self.strides, self.size = p.strides[self.given], SIZES[p.dtype]
+        axes = zip(plan.axes, plan.block, plan.tile, strict=True)
+        self.tiles = prod(-(-block // tile) * len(axis.phases) for axis, block, tile in axes)  # of one sweep
+        self.slab: Value | None = None  # where the next one begins in memory
+
+    def begin(self, b: Builder, at: Places, task: Value, i_block: Index) -> None:
+        """From now on tiles fetch the slab that this thread is likely to pack next."""
+        plan = self.plan
+        if not plan.fetches_slab:
+            return
+        following = b.add(i_block, 1)
+        last = b.compare("sge", following, plan.i_blocks)
+        then = b.minimum(b.select(last, index(b.add(task, at.threads)), task), prod(plan.grid) - 1)
+        *blocks, group, _ = b.split(then, plan.grid)
+        place = b.mul(b.select(last, index(0), index(following)), plan.i_block * self.strides[2])
+        steps = (self.strides[0], *self.strides[3:])
+        for block, size, axis, first, step in zip(blocks, plan.block, plan.axes, plan.slab_start, steps, strict=True):
+            origin = b.maximum(b.add(b.mul(b.mul(block, size), axis.in_step), first), 0)
+            place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
+        place = b.add(place, b.mul(group, self.strides[1]))
+        self.slab = b.beyond(at.of(self.given), b.mul(place, self.size))
+
+    def walks(self, b: Builder, at: Places, turn: Turn) -> Callable[[], list[Walk]]:
+        """What tile after tile of a sweep fetches."""
+        plan = self.plan
+        b.store(index(0), self.counter, 8)
+        panel = self._following_panel(b, at, turn) if plan.fetches_weights else None
+
+        def of_tile() -> list[Walk]:
+            number = b.load("i64", self.counter, 8)
+            b.store(index(b.add(number, 1)), self.counter, 8)
+            found = []
+            if self.slab is not None:
+                of_slab = b.add(number, b.mul(b.sub(turn.block, turn.first), self.tiles))
+                found.append(self._ahead(self._slab_lines(), plan.blocks_per_task).walk(b, of_slab, [self.slab]))
+            if panel is not None:
+                lines = lines_of([(plan.panel, plan.packed_bytes)])
+                found.append(self._ahead(lines, 1).walk(b, number, [panel]))
+            return found
+
+        return of_tile
+
+    def _ahead(self, lines: Lines, sweeps: int) -> Ahead:
+        """Lines for the tiles of so many sweeps to fetch."""
+        return Ahead((lines,), paces(self.plan)[0] * self.plan.runs, sweeps * self.tiles, MOST_LINES)
+
+    def _slab_lines(self) -> Lines:
+        plan = self.plan
+        extents = (min(extent, axis.in_extent) for extent, axis in zip(plan.slab_extent, plan.axes, strict=True))
+        steps = (self.strides[0], *self.strides[3:], self.strides[2])
+        box = zip((*extents, min(plan.i_block, plan.in_channels)), steps, strict=True)
+        return lines_of([(extent, self.size * step) for extent, step in box])
+
+    def _following_panel(self, b: Builder, at: Places, turn: Turn) -> Value:
+        """Of this group, which the next sweep is likely to multiply: of the next lane block, channels or share."""
+        plan = self.plan
+        wrapped = b.compare("sge", b.add(turn.block, 1), turn.last)
+        i = b.select(wrapped, index(b.add(turn.i_block, 1)), index(turn.i_block))
+        over = b.compare("sge", i, plan.i_blocks)
+        share = b.select(b.compare("sge", turn.last, plan.lane_blocks), index(0), index(turn.last))
+        start = b.select(over, share, index(turn.first))
+        lane_block = b.select(wrapped, start, index(b.add(turn.block, 1)))
+        which = b.dot([(turn.group, plan.lane_blocks * plan.i_blocks), (lane_block, plan.i_blocks)])
+        which = b.add(which, b.select(over, index(0), i))
+        return b.beyond(at.shared, b.mul(which, plan.panel * plan.packed_bytes))
