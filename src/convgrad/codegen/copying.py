@@ -228,6 +228,9 @@ class Copy:
         def last() -> None:
             vector(b.sub(extent, lanes))
 
+        def few() -> None:
+            b.loop(whole, extent, one, name="rest")
+
         b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="every")
         rest = b.sub(extent, whole)
         if rest == 0:
@@ -239,18 +242,18 @@ class Copy:
         elif self.isa.masks:
             with b.when(b.compare("sgt", rest, 0)):
                 vector(whole, count=rest)
-        elif isinstance(extent, int):
+        elif isinstance(extent, int) and isinstance(whole, int):
             part = lanes // 2
             while part >= LEAST_RUN:
                 if extent - whole >= part:
                     vector(whole, part)
                     whole += part
                 part //= 2
-            b.loop(whole, extent, one, name="rest")
+            few()
         elif self.accumulate:
-            b.loop(whole, extent, one, name="rest")
+            few()
         else:
-            b.either(b.compare("sge", extent, lanes), last, lambda: b.loop(0, extent, one, name="rest"))
+            b.either(b.compare("sge", extent, lanes), last, few)
 
 
 def _nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
