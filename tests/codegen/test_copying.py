@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from codegen.buffers import Buffer, StridedArray
 from codegen.emitted import compile_function, each_isa
 from codegen.random_problems import strides_in
-from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
+from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.dtypes import COMPUTE, numpy_dtype
 
 PAIRS = [("f32", "f32"), ("bf16", "f32"), ("f16", "f32"), ("f32", "bf16"), ("f32", "f16"), ("bf16", "bf16"),

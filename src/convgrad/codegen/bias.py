@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from convgrad.codegen.copying import Copy, Dim, emit_zero
+from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.ir import Builder, Index, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.sums import ChannelSums, pairwise
+from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from math import prod
 
-from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
+from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data_ahead import DataAhead, Turn
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
@@ -14,6 +14,7 @@ from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.data import DataPlan
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convgrad.codegen.copying import Copy, Dim, Range, emit_zero, emit_zero_outside
+from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import DataStages, bias_at, emit_data, round64
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
@@ -17,6 +17,7 @@ from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Spot, Sweep
 from convgrad.codegen.verdict import Verdict
+from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from convgrad.codegen.copying import Dim, emit_zero
+from convgrad.codegen.copying import Dim
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import UNITS
@@ -17,6 +17,7 @@ from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, limits_of
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.weights import WindowAxis

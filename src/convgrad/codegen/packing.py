@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from convgrad.codegen.copying import Copy, Dim, emit_zero
+from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.zeroing import emit_zero
 
 
 def pack_weights_panel(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.bias import BiasShare
-from convgrad.codegen.copying import Copy, Dim, emit_zero
+from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.ir import Builder, Index, Module, Value
@@ -18,6 +18,7 @@ from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.weights_ahead import WeightsAhead
+from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import WeightsPlan, WindowAxis
 
