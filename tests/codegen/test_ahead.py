@@ -3,10 +3,11 @@
 import re
 from itertools import product
 
+import numpy as np
 import pytest
 
-from codegen.emitted import each_isa
-from codegen.random_problems import check
+from codegen.emitted import HOST_ISAS, each_isa
+from codegen.random_problems import check, random_problem
 from codegen.test_kernels import W, Y, problem_of
 from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
 from convgrad.codegen.lower import lower
@@ -21,6 +22,8 @@ BOXES = {
     "part of a row": [(3, 4096), (20, 64), (16, 4)],
     "planes": [(64, 16384), (2, 224), (56, 4)],
     "one number": [(1, 4)],
+    "one number again and again": [(8, 0), (256, 0)],
+    "a row again and again": [(8, 0), (256, 4)],
 }
 
 
@@ -77,3 +80,13 @@ def test_fetching_the_next_slab_and_weights_changes_no_output(monkeypatch, isa, 
     assert INTO_L2.search(lower(choose(problem, machine_for(isa))).ir)
     check(problem, isa)
     check(problem, isa, alter=1)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_problems_fetch_ahead(monkeypatch, seed):
+    """Strides of zero, axes without taps, empty borders: whatever there is to fetch, or not."""
+    monkeypatch.setattr(data, "KEPT_BYTES", -1)
+    monkeypatch.setattr(weights, "KEPT_BYTES", -1)
+    problem = random_problem(np.random.default_rng(seed))
+    for isa in HOST_ISAS:
+        check(problem, isa, variant=seed % 3, seed=seed, alter=seed if seed % 2 else None)

@@ -32,7 +32,7 @@ class Lines:
 def lines_of(axes: Sequence[tuple[int, int]]) -> Lines:
     """Of a box with such extents and steps in bytes, the numbers of whose innermost axis share lines."""
     merged: list[tuple[int, int]] = []
-    for extent, step in sorted(((e, abs(s)) for e, s in axes if e > 1), key=lambda axis: axis[1]):
+    for extent, step in sorted(((e, abs(s)) for e, s in axes if e > 1 and s), key=lambda axis: axis[1]):
         inner = merged[-1] if merged else (1, LINE)
         if merged and step <= inner[0] * inner[1] + LINE:
             merged[-1] = (-(-((extent - 1) * step + inner[0] * inner[1]) // inner[1]), inner[1])

@@ -78,7 +78,8 @@ class DataAhead:
 
     def _ahead(self, lines: Lines, sweeps: int) -> Ahead:
         """Lines for the tiles of so many sweeps to fetch."""
-        return Ahead((lines,), paces(self.plan)[0] * self.plan.runs, sweeps * self.tiles, MOST_LINES)
+        steps = max(1, paces(self.plan)[0] * self.plan.runs)  # none, where no window meets an output
+        return Ahead((lines,), steps, sweeps * self.tiles, MOST_LINES)
 
     def _slab_lines(self) -> Lines:
         plan = self.plan
