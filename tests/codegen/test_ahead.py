@@ -82,7 +82,7 @@ def test_fetching_the_next_slab_and_weights_changes_no_output(monkeypatch, isa, 
     check(problem, isa, alter=1)
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(14), 17, 42])  # the last two: windows that meet no output
 def test_random_problems_fetch_ahead(monkeypatch, seed):
     """Strides of zero, axes without taps, empty borders: whatever there is to fetch, or not."""
     monkeypatch.setattr(data, "KEPT_BYTES", -1)
