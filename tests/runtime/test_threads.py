@@ -117,7 +117,7 @@ def test_the_openmp_of_the_process_is_shared(python, finish):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_an_openmp_that_comes_later_is_found(python, finish):
-    later = COMPUTE.replace("THREADS", "2") + LOAD_OPENMP + "import turtledemo, graphlib, wave\ntiny_kernel(3)\n"
+    later = COMPUTE.replace("THREADS", "2") + LOAD_OPENMP + "import sched, graphlib, wave\ntiny_kernel(3)\n"
     lines = printed(finish(python(later + "print(team.route.name)\nrun_tiny(tiny, 64)")))
     assert lines[:2] == ["pool", "openmp"]
 
