@@ -233,3 +233,11 @@ def test_a_row_that_can_be_read_in_place_is():
     plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
     assert plan.reads_in_place
     assert plan.tile[:-1] == (1, 1)
+
+
+def test_an_empty_image_has_plans_too():
+    """Its rows are packed in no time, however long a run is."""
+    problem = problem_of(Unknown.W, channels=(5, 3), image=0, windows=1, taps=5, stride=2)
+    for isa in ("avx512", "portable"):
+        machine = machine_for(isa, triple="x86_64-unknown-linux-gnu")
+        assert all(plan.validate() is None for plan in variants(problem, machine))

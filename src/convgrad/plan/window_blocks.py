@@ -122,7 +122,7 @@ def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
         Side(
             units=-(-plan.row_count // plan.row_channels), channels=plan.row_channels,
             slab_bytes=size * plan.row_slab_size,
-            cycles=blocks * row_count * plan.row_count * p.groups * (MOVE + far + ROW / run),
+            cycles=blocks * row_count * plan.row_count * p.groups * (MOVE + far + ROW / max(1, run)),
         ),
         Side(
             units=plan.lane_blocks, channels=plan.width, slab_bytes=size * plan.lane_slab_size,
