@@ -237,7 +237,8 @@ def test_a_row_that_can_be_read_in_place_is():
 
 def test_an_empty_image_has_plans_too():
     """Its rows are packed in no time, however long a run is."""
-    problem = problem_of(Unknown.W, channels=(5, 3), image=0, windows=1, taps=5, stride=2)
+    problem = problem_of(Unknown.W, channels=(5, 3), image=0, windows=1, taps=1)
+    problem = replace(problem, x_strides=(40, 40, 8, 4, 1))  # channels first
     for isa in ("avx512", "portable"):
         machine = machine_for(isa, triple="x86_64-unknown-linux-gnu")
         assert all(plan.validate() is None for plan in variants(problem, machine))
