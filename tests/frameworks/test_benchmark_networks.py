@@ -1,19 +1,13 @@
 """The networks of the training benchmark, made small: taken over, they compute what PyTorch computes, all of it."""
 
-import sys
 from copy import deepcopy
-from pathlib import Path
 
 import pytest
 
+from frameworks.benchmark_modules import benchmark_modules
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-try:
-    import models
-    import trainings
-finally:
-    sys.path.remove(str(BENCHMARKS))
+models, trainings = benchmark_modules("models", "trainings")
 
 from torch import nn  # noqa: E402
 from torch.nn.modules.conv import _ConvNd  # noqa: E402

@@ -1,17 +1,13 @@
 """The benchmark of calls: its ways all compute the same layer, by the means that their names say."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
+from frameworks.benchmark_modules import benchmark_modules
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-try:
-    import overhead
-finally:
-    sys.path.remove(str(BENCHMARKS))
+(overhead,) = benchmark_modules("overhead")
 
 import convgrad  # noqa: E402
 import convgrad.torch as ct  # noqa: E402

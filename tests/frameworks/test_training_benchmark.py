@@ -1,22 +1,13 @@
 """The benchmark of whole training steps: its networks are the published ones, it counts right, and it is not fooled."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
+from frameworks.benchmark_modules import BENCHMARKS, benchmark_modules
+
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-try:
-    import layers
-    import models
-    import report
-    import training
-    import trainings
-finally:
-    sys.path.remove(str(BENCHMARKS))
+layers, models, report, training, trainings = benchmark_modules("layers", "models", "report", "training", "trainings")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402

@@ -252,8 +252,8 @@ class Sweep:
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
         first = self._start(tile) if self.fresh else None
-        ahead = self.walks() if self.walks else ()
-        tile.emit(b, *operands, target, self._in_order(spot.sums), first, taps, ahead)
+        walks = self.walks() if self.walks else ()
+        tile.emit(b, *operands, target, self._in_order(spot.sums), first, taps, walks)
 
     def _in_order(self, taps: tuple[Reduction, ...]) -> list[Reduction]:
         """Runs of channels, taps, channels, see `plan.order`; across groups the register tile sums channels itself."""

@@ -371,7 +371,7 @@ class SumsStage:
                 x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
                 place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
                 walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
-                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, ahead=walks)
+                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, walks=walks)
 
             b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
 

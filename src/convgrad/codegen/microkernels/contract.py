@@ -83,11 +83,11 @@ class Tile:
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
-        taps: Sequence[tuple[int, int]] = ((0, 0),), ahead: Sequence[Walk] = (),
+        taps: Sequence[tuple[int, int]] = ((0, 0),), walks: Sequence[Walk] = (),
     ) -> None:  # fmt: skip
         """Update the tile at c; with `first`, start from these (per row and column) instead of from memory.
 
-        Lines of `ahead` are asked for on the way.
+        Lines of `walks` are asked for on the way.
         """
         kind, dtype = self._kind(self.c_dtype), self.c_dtype or self.compute
         lanes = self.isa.lanes(self.compute)
@@ -100,20 +100,20 @@ class Tile:
         else:
             tile = dict(zip(places, first, strict=True))
         if taps:
-            for walk in ahead:
+            for walk in walks:
                 walk.begin(b)
-            tile = self._reduce(b, a, x, tile, _joined(reductions), taps, ahead, 0)
+            tile = self._reduce(b, a, x, tile, _joined(reductions), taps, walks, 0)
         for r, v in places:
             self.isa.store(b, dtype, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
-        ahead: Sequence[Walk], done: Index,
+        walks: Sequence[Walk], done: Index,
     ) -> Sums:  # fmt: skip
         if not (reductions and reductions[0].pace):
-            for walk in ahead:
+            for walk in walks:
                 walk.go_on(b, done)
-            ahead = ()
+            walks = ()
         if not reductions:
             return self._rank_one(b, a, x, tile, taps)
         axis = reductions[0]
@@ -128,7 +128,7 @@ class Tile:
                 b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
-            return self._reduce(b, here, there, now, reductions[1:], taps, ahead, b.add(done, b.mul(i, axis.pace)))
+            return self._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
