@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import TURN
-from convgrad.plan.data import DataPlan
+from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -31,6 +31,8 @@ ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multipl
 FEW_ROWS = 5
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
 ROW = 10.0  # cycles for a row more to copy
+READ_FAR, WRITE_FAR = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
+PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 CLAIM = 50.0  # cycles for a task more
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
@@ -110,6 +112,7 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     if plan.pixel_major and in_planes:  # squares of lanes turn, or parts of one
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         packing = squares * plan.lanes**2 * TURN + zeros + ROW * rows
+    packing += READ_FAR * _far_runs(plan, given=True)
     weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
     scattered = 0.0
     if plan.spread:
@@ -120,17 +123,46 @@ def _cost(plan: DataPlan, cycles: float) -> float:
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
         again = weights if size * plan.weights_size > PANEL_BYTES else 0.0
         return cycles * (OVERFLOW * overflow + alone) + tasks * (CLAIM + again)
-    results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
-    room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     results_bytes = SIZES[plan.compute] * plan.result_size
+    through = 6 if plan.i_blocks > 1 and results_bytes > NEAR_BYTES else 4  # cycles for a vector of them, each time
+    results = plan.result_block * plan.blocks_per_task * through / plan.lanes
+    written = WRITE_FAR * _far_runs(plan, given=False)
+    if plan.pixels and plan.i_blocks > 1:  # which could be in place
+        written += plan.result_block * plan.blocks_per_task * TURN
+    room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered
-    return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
+    return tasks * (plan.i_blocks * (packing + results) + weights + written) + cycles * (OVERFLOW * overflow + alone)
 
 
 def _in_planes(plan: DataPlan) -> bool:
     """Whether channels of the input lie farther apart than positions."""
     strides = plan.problem.x_strides if plan.solves_y else plan.problem.y_strides
     return min(map(abs, strides[1:3])) > abs(strides[-1])
+
+
+def _far_runs(plan: DataPlan, *, given: bool) -> float:
+    """Pieces of memory that a task reads, or writes, beyond one for each page: of channels that lie far apart."""
+    p = plan.problem
+    tensor = "x" if plan.solves_y == given else "y"
+    shape, strides, size = p.shapes[tensor], p.strides[tensor], SIZES[p.dtype]
+    if min(map(abs, strides[1:3])) <= abs(strides[-1]) or size * prod(shape) <= KEPT_BYTES:
+        return 0.0
+    if plan.spread:
+        channels = plan.slab_groups * shape[2]
+    else:
+        channels = plan.i_block if given else plan.width * plan.blocks_per_task
+    batch, *spatial = map(min, _taken(plan, given), (shape[0], *shape[3:]))
+    channels = min(shape[1] * shape[2], channels)
+    runs, whole = batch * channels, True
+    for extent, total in zip(reversed(spatial), reversed(shape[3:]), strict=True):
+        runs *= 1 if whole else extent
+        whole = whole and extent == total
+    return max(0.0, runs - size * batch * channels * prod(spatial) / PAGE)
+
+
+def _taken(plan: DataPlan, given: bool) -> Ints:
+    """Extents of what a task reads, or writes."""
+    return plan.slab_extent if given else plan.result_extent
 
 
 def _written_bytes(plan: DataPlan) -> int:

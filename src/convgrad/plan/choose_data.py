@@ -11,7 +11,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share, packing_cost
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
@@ -191,7 +191,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
     groups = problem.groups
     channels = max(1, channels_in), channels_out
-    cost = elements_in * MOVE + elements_out * (TURN if out_channels_first else MOVE)
+    cost = elements_in * MOVE + elements_out * (TURN_BACK if out_channels_first else MOVE)
 
     def along_channels(first: int, *, inside: bool = False) -> Predicted:
         shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
@@ -203,8 +203,11 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
 
     shape = best_pixel_tile(axes, channels, lanes, machine.registers)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
-    cost = elements_in * (scattered if pixel_major else MOVE)
-    cost += elements_out * (MOVE if out_channels_first else scattered)
+    apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
+    cost = elements_in * ((scattered if pixel_major else MOVE) + apart * (axes[-1].in_step > 1))
+    cost += elements_out * (
+        (MOVE if out_channels_first else max(scattered, TURN_BACK)) + apart * (axes[-1].out_step > 1)
+    )
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     yield (
         groups * shape.cycles + cost,

@@ -17,8 +17,10 @@ NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a num
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 FETCH = 0.35  # cycles, not hidden, for a vector of B that comes from L2
 STREAM = 0.05  # cycles, not hidden, for a row of its own in memory that numbers are taken from
-UNALIGNED = 3.0  # loads that a vector across cache lines counts for, on average
-PIXEL_SLOWDOWN = 1.3  # measured against the model, of tiles with vectors along outputs
+UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
+ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
+VECTOR_BYTES = 64  # or less
+ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
 CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
@@ -141,6 +143,7 @@ def best_pixel_tile(
     given, solved = channels
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
+    loads, rows_read = _loads_along(axes[-1], lanes), given * prod(axis.taps for axis in axes[:-1])
     for width in cuts(solved, registers // 2):
         most = (registers - 2) // (width + 1)  # a row of B, a splat
         blocks = -(-solved // width)
@@ -151,12 +154,25 @@ def best_pixel_tile(
             for rest in splits(tuple(outer), most // vectors) if whole else [(1,) * len(outer)]:
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
-                step = _step_cycles(width * columns, width, columns * UNALIGNED)
-                cycles = PIXEL_SLOWDOWN * blocks * _sweep_cycles(axes, tile, given * step, width * columns)
+                far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
+                step = _step_cycles(width * columns, width, columns * loads, far * columns)
+                cycles = blocks * _sweep_cycles(axes, tile, given * step, width * columns)
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None
     return best
+
+
+def _loads_along(axis: GatherAxis, lanes: int) -> float:
+    """Loads that a vector along an axis counts for, on average over taps; the first one's vectors begin with a line."""
+    start = axis.reach[0] - axis.reach[0] % axis.in_step
+    places = [
+        (phase.offset + t * axis.offset_step - start) // axis.in_step
+        for phase in axis.phases
+        for t in range(phase.taps)
+    ]
+    whole = sum(place % lanes == 0 for place in places)
+    return (whole + UNALIGNED * (len(places) - whole)) / max(1, len(places))
 
 
 def _tiles(counts: Ints, tile: Ints) -> int:
