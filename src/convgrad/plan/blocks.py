@@ -15,6 +15,7 @@ from typing import TypeVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import TURN
 from convgrad.plan.data import KEPT_BYTES, DataPlan
+from convgrad.plan.tiles import step_cycles
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -27,6 +28,7 @@ LEAST_TASKS = 8  # that keep a few threads evenly busy
 FAR_BYTES = 16.0  # per cycle, from beyond L2
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
+SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
 ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
 FEW_ROWS = 5
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
@@ -35,6 +37,8 @@ READ_FAR, WRITE_FAR = 90.0, 170.0  # cycles, not hidden, to begin a run of a cha
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 CLAIM = 50.0  # cycles for a task more
+THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
+COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
 
@@ -124,20 +128,41 @@ def _cost(plan: DataPlan, cycles: float) -> float:
         again = weights if size * plan.weights_size > PANEL_BYTES else 0.0
         return cycles * (OVERFLOW * overflow + alone) + tasks * (CLAIM + again)
     results_bytes = SIZES[plan.compute] * plan.result_size
-    through = 6 if plan.i_blocks > 1 and results_bytes > NEAR_BYTES else 4  # cycles for a vector of them, each time
-    results = plan.result_block * plan.blocks_per_task * through / plan.lanes
+    results = plan.result_block * plan.blocks_per_task
+    through = _through(results_bytes) if plan.i_blocks > 1 else THROUGH[0][1]
     written = WRITE_FAR * _far_runs(plan, given=False)
-    if plan.pixels and plan.i_blocks > 1:  # which could be in place
-        written += plan.result_block * plan.blocks_per_task * TURN
+    if plan.i_blocks > 1 and (plan.pixels or not _in_planes(plan, given=False)):
+        written += results * _filled(plan) * COPIED
     room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered
-    return tasks * (plan.i_blocks * (packing + results) + weights + written) + cycles * (OVERFLOW * overflow + alone)
+    moved = tasks * (plan.i_blocks * (packing + results * through / plan.lanes) + written)
+    return moved + tasks * weights + cycles * (OVERFLOW * overflow + alone - _saved(plan))
 
 
-def _in_planes(plan: DataPlan) -> bool:
-    """Whether channels of the input lie farther apart than positions."""
-    strides = plan.problem.x_strides if plan.solves_y else plan.problem.y_strides
+def _filled(plan: DataPlan) -> float:
+    """Outputs of all blocks that there are, as a share of those that would fit: the last blocks may be smaller."""
+    per_axis = zip(plan.axes, plan.block, strict=True)
+    return prod(axis.count / (-(-axis.count // block) * block) for axis, block in per_axis)
+
+
+def _through(size: int) -> float:
+    """Cycles for a vector of results of so many bytes, each time that channels of the input are added to them."""
+    return next(cycles for most, cycles in reversed(THROUGH) if size >= most)
+
+
+def _in_planes(plan: DataPlan, *, given: bool = True) -> bool:
+    """Whether channels of the input, or of the output, lie farther apart than positions."""
+    strides = plan.problem.x_strides if plan.solves_y == given else plan.problem.y_strides
     return min(map(abs, strides[1:3])) > abs(strides[-1])
+
+
+def _saved(plan: DataPlan) -> float:
+    """Of the cycles of the arithmetic, where the weights that tiles share, of one phase, stay in L1."""
+    shared = plan.packed_bytes * plan.panel / prod(len(axis.phases) for axis in plan.axes)
+    if plan.pixels or plan.spread or shared > SHARED_BYTES:
+        return 0.0
+    rows, vectors = prod(plan.tile), plan.width // plan.lanes
+    return 1 - step_cycles(rows, vectors, near=True) / step_cycles(rows, vectors)
 
 
 def _far_runs(plan: DataPlan, *, given: bool) -> float:

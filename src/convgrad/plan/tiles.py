@@ -35,6 +35,12 @@ class TileShape:
     cycles: float
 
 
+def step_cycles(rows: int, vectors: int, *, near: bool = False) -> float:
+    """Of a tile with vectors along channels, for a step of its sum; B comes from L2, or from L1."""
+    loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
+    return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors, LATENCY) + late * vectors
+
+
 def most_rows(registers: int, vectors: int, taps: int = 1) -> int:
     """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A."""
     return (registers - taps * vectors - 1) // vectors
@@ -81,8 +87,7 @@ def best_tile(
         blocks = -(-solved // (vectors * lanes))
         for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors)):
             rows = prod(tile)
-            step = max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + VECTOR * vectors, LATENCY) + FAR * vectors
-            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
+            cycles = blocks * (visits * given * step_cycles(rows, vectors) + tiles * (TILE_OVERHEAD + rows * vectors))
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
