@@ -13,8 +13,8 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import TURN
-from convgrad.plan.data import DataPlan
+from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -22,6 +22,7 @@ Plan = TypeVar("Plan", bound=DataPlan)
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
 SLAB_BYTES = 256 * 1024
 RESULT_BYTES = 512 * 1024
+OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 FAR_BYTES = 16.0  # per cycle, from beyond L2
@@ -32,6 +33,11 @@ FEW_ROWS = 5
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
 ROW = 10.0  # cycles for a row more to copy
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
+READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
+WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
+SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and more where taps lie side by side
+STAGE = 1000.0  # cycles for a stage
+MOST_PACKINGS = 2  # of the same weights that may be worth while
 CLAIM = 50.0  # cycles for a task more
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
@@ -49,6 +55,8 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
     candidates = [_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares]
+    if plan.may_pack_weights:
+        candidates += [own for candidate in candidates for own in _packing(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
     return min(candidates, key=lambda candidate: _cost(candidate, cycles))
@@ -74,6 +82,15 @@ def _shared(plan: Plan) -> Plan:
     """With the lane blocks divided among tasks where blocks of outputs alone would be too few."""
     pieces = -(-LEAST_TASKS // prod(plan.grid))
     return replace(plan, blocks_per_task=max(1, -(-plan.lane_blocks // pieces)))
+
+
+def _packing(plan: Plan) -> Iterator[Plan]:
+    """With tasks that pack their own weights, if few tasks need the same: as many lane blocks each, or one."""
+    if prod(plan.grid) > MOST_PACKINGS * plan.group_blocks * -(-plan.lane_blocks // plan.blocks_per_task):
+        return
+    yield replace(plan, packs_weights=True)
+    if plan.blocks_per_task > 1 and not plan.spread:
+        yield replace(plan, packs_weights=True, blocks_per_task=1)
 
 
 def _blocks(plan: DataPlan) -> Iterator[Ints]:
@@ -110,21 +127,51 @@ def _cost(plan: DataPlan, cycles: float) -> float:
     if plan.pixel_major and in_planes:  # squares of lanes turn, or parts of one
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         packing = squares * plan.lanes**2 * TURN + zeros + ROW * rows
-    weights = size * plan.panel * plan.i_blocks * plan.blocks_per_task / FAR_BYTES
-    scattered = 0.0
+    weights, scattered = _weights_cost(plan), 0.0
     if plan.spread:
         packing += 0.0 if _in_planes(plan) else RUN * touched
         scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES)
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
-        again = weights if size * plan.weights_size > PANEL_BYTES else 0.0
-        return cycles * (OVERFLOW * overflow + alone) + tasks * (CLAIM + again)
+        return cycles * (OVERFLOW * overflow + alone) + tasks * CLAIM + weights
     results = plan.result_block * plan.blocks_per_task * 4 / plan.lanes
     room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
     results_bytes = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results_bytes, RESULT_BYTES) + scattered
-    return tasks * (plan.i_blocks * (packing + results) + weights) + cycles * (OVERFLOW * overflow + alone)
+    if plan.packs_weights:
+        kept = size * (plan.slab_size + 2 * plan.panel) + results_bytes  # a panel, and what it is made of
+        overflow += _overflow(kept, OWN_BYTES)
+    return tasks * plan.i_blocks * (packing + results) + weights + cycles * (OVERFLOW * overflow + alone)
+
+
+def _weights_cost(plan: DataPlan) -> float:
+    """Predicted cycles of packing weights, once or in every task that multiplies them, and of fetching them."""
+    size = plan.packed_bytes
+    used = prod(plan.grid) * plan.panel * plan.i_blocks * plan.blocks_per_task  # by all tasks together
+    again = used * size / FAR_BYTES
+    if not plan.may_pack_weights:
+        return again
+    far = size * plan.weights_size > KEPT_BYTES
+    each = _order_cost(plan) + (READ_FAR if far else READ_NEAR)
+    if plan.packs_weights:
+        return used * each
+    if plan.reads_in_place and size * plan.weights_size <= PANEL_BYTES:
+        again = 0.0
+    return STAGE + plan.weights_size * (each + (WRITTEN_FAR if far else WRITTEN_NEAR)) + again
+
+
+def _order_cost(plan: DataPlan) -> float:
+    """Predicted cycles for a number of w to be put in the order of a panel, once it is there."""
+    p = plan.problem
+    lane_step, channel_step = p.w_strides[1:3] if plan.solves_y else p.w_strides[2:0:-1]
+    if plan.width < plan.lanes:
+        return SCATTERED
+    if plan.spread or abs(lane_step) <= 1:
+        return MOVE
+    taps = zip(p.taps, p.w_strides[3:], strict=True)
+    by_taps = any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
+    return TURN + (MOVED_AGAIN if by_taps else 0.0)
 
 
 def _in_planes(plan: DataPlan) -> bool:
