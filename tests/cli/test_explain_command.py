@@ -33,6 +33,21 @@ def test_phases_are_explained(convgrad, peaks):
     assert "4: taps per axis 1 + 2 and 1 + 2, so no product with an inserted zero" in out
 
 
+@pytest.mark.parametrize(
+    ("layer", "own", "words"),
+    [
+        ("mb1_ic512ih4oc512kh3ph1", True, "by the tasks that multiply them"),
+        ("mb4_ic64ih56oc64kh3ph1", False, "of all weights, by a stage of its own"),
+    ],
+)
+def test_who_packs_the_weights_is_told(convgrad, peaks, layer, own, words):
+    _, out, _ = convgrad("explain", *peaks, layer)
+    assert words in out
+    assert ("stage pack" in out, "stage main" in out) == (not own, True)
+    (one,) = json.loads(convgrad("explain", *peaks, "--json", layer)[1])["operations"]
+    assert one["plan"]["packing"] is own
+
+
 @pytest.mark.parametrize("isa", LEVELS)
 def test_code_of_every_instruction_set_is_shown(convgrad, isa):
     status, out, _ = convgrad("explain", "--isa", isa, "--asm", *DECONV)

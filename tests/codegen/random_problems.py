@@ -134,6 +134,7 @@ def _altered_data(plan, rng):
             i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
             changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
             changes["pixel_major"] = bool(rng.integers(2)) and not plan.pixels
+    changes["packs_weights"] = bool(rng.integers(2)) and plan.may_pack_weights
     return replace(plan, **changes)
 
 

@@ -176,6 +176,7 @@ def kinds(plan):
             "several tasks along channels": plan.grid[-1] > 1,
             "taps written out": plan.unroll > 0,
             "zeros around": any(plan.padded(n) for n in range(len(plan.axes))),
+            "own weights": plan.packs_weights,
         }
     else:
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
@@ -240,6 +241,18 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "several tasks along channels": (
         problem_of(Y, (5, 5), (5, 5), (3, 3), channels=(64, 200), **SAME),
         {"several tasks along channels"},
+    ),
+    "tasks pack their own weights": (
+        problem_of(Y, (6, 6), (6, 6), (3, 3), channels=(300, 150), bias=True, **SAME),
+        {"own weights", "several blocks of input channels", "several tasks along channels"},
+    ),
+    "tasks pack their own weights, channels last": (
+        problem_of(X, (8, 8), (4, 4), (4, 4), channels=(100, 150), stride=2, low=1, layout="NXC"),
+        {"own weights", "phases", "several tasks along channels"},
+    ),
+    "tasks pack weights for others": (
+        problem_of(Y, (40, 40), (40, 40), (3, 3), channels=(20, 32), **SAME),
+        {"along channels"},
     ),
     "weights, lanes along y": (
         problem_of(W, (9, 9), (9, 9), (3, 3), channels=(4, 33), batch=2, **SAME),

@@ -95,6 +95,16 @@ def less_scratch(plain, plan):
     return replace(module, scratch_bytes=module.scratch_bytes - 64)
 
 
+def panel_of_the_first_lanes(plain, self, b, at, which, *others):
+    group, _, i_block = which
+    return plain(self, b, at, (group, 0, i_block), *others)
+
+
+def panel_of_the_first_channels(plain, self, b, at, which, *others):
+    group, block, _ = which
+    return plain(self, b, at, (group, block, 0), *others)
+
+
 def stored_over(plain, self, b, value, dst, count=None):
     return plain(replace(self, accumulate=False), b, value, dst, count)
 
@@ -199,6 +209,13 @@ MUTANTS = {
     "the tail of a copy is forgotten": Mutant(
         Copy, "_vectors", vectors_without_tail, NAMED["weights, several chunks and blocks"]
     ),
+    "all blocks of lanes pack the weights of the first": Mutant(
+        data.DataStages, "_pack", panel_of_the_first_lanes, NAMED["tasks pack their own weights"]
+    ),
+    "all blocks of channels pack the weights of the first": Mutant(
+        data.DataStages, "_pack", panel_of_the_first_channels, NAMED["tasks pack their own weights"]
+    ),
+    "bias of own weights is not packed": Mutant(data, "_pack_bias", nothing, NAMED["tasks pack their own weights"]),
     "bias is forgotten": Mutant(Sweep, "_start", sums_that_start_from_zero, BIASED),
     "the result is stored over what was there": Mutant(Copy, "store", stored_over, ADDED),
     "the last task is left behind": Mutant(stages, "_emit_claims", one_task_less, NAMED["along channels, packed"]),

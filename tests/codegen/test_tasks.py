@@ -13,6 +13,7 @@ from codegen.test_kernels import KINDS
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
+from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
 
 CLAIMED = re.compile(r"call void @(\w+)\.task\(i64 (%\w+), ")
@@ -70,9 +71,28 @@ def test_the_order_of_tasks_does_not_matter_for_random_problems(isa):
         np.testing.assert_array_equal(forwards, back, err_msg=f"{isa}: {rebuilding(problem)}")
 
 
+@each_isa
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
+def test_who_packs_the_weights_does_not_matter(problem, dtype, isa):
+    """A stage of their own or the tasks that multiply them, in every kind of plan that leaves the choice."""
+    asked = problem if dtype == "f32" else replace(problem, dtype=dtype, out_dtype="f32")
+    machine = machine_for(isa)
+    for plan in variants(asked, machine):
+        if not isinstance(plan, DataPlan) or not plan.may_pack_weights:
+            continue
+        first, own = (replace(plan, packs_weights=packs) for packs in (False, True))
+        assert [stage.symbol for stage in lower(first).stages] == ["pack", "main"]
+        assert [stage.symbol for stage in lower(own).stages] == ["main"]
+        assert lower(own).shared_bytes == 0
+        np.testing.assert_array_equal(solved(asked, first, machine), solved(asked, own, machine), err_msg=str(plan))
+
+
 def test_backwards_is_another_order():
     """So the tests above compare something: the last panel of weights is packed first."""
-    module = lower(next(iter(variants(KINDS["along channels, packed"][0], machine_for("portable")))))
+    plan = next(iter(variants(KINDS["tasks pack weights for others"][0], machine_for("portable"))))
+    module = lower(plan)
+    assert [stage.symbol for stage in module.stages] == ["pack", "main"]
     changed = backwards(module).ir
     for stage in module.stages:
         assert f"sub i64 {stage.tasks - 1}, " in changed

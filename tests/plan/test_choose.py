@@ -1,6 +1,7 @@
 """Plans: valid, readable, the same for equal arguments, and of bounded memory."""
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from cases import shared
 from codegen.random_problems import random_problem, strides_in
 from convgrad.codegen.lower import lower
+from convgrad.plan.blocks import MOST_PACKINGS
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import LEVELS, machine_for
+from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.runtime import set_num_threads
 from convgrad.runtime.threads import team
@@ -65,7 +68,7 @@ def test_all_plans_of_layers_are_valid_and_readable(isa):
             assert ("data plan" if isinstance(plan, DataPlan) else "weights plan") in first
             assert f"on {isa}" in first
             assert any("Mcycles predicted" in reason for reason in reasons), "a plan says what it was chosen over"
-            assert max(map(len, (first, *reasons))) < 240
+            assert max(map(len, (first, *reasons))) < 250
 
 
 @each_level
@@ -158,7 +161,9 @@ def workspace(plan):
     """Bytes that a call on one thread works in, but for one copy of the weights as they are packed."""
     module = lower(plan)
     size = 8 if plan.compute == "f64" else 4
-    packed = plan.weights_size + plan.bias_size if isinstance(plan, DataPlan) else plan.sum_size
+    packed = plan.sum_size
+    if isinstance(plan, DataPlan):
+        packed = 0 if plan.packs_weights else plan.weights_size + plan.bias_size
     return module.scratch_bytes + module.shared_bytes - size * packed
 
 
@@ -181,6 +186,34 @@ def test_the_workspace_of_real_layers_is_bounded(unknown, nxc):
         if used > MOST_BYTES:
             offenders[str(problem)] = used
     assert not offenders
+
+
+def tasks_of_a_panel(plan):
+    """How many of them multiply the same weights."""
+    return prod(plan.grid) // (plan.group_blocks * -(-plan.lane_blocks // plan.blocks_per_task))
+
+
+@pytest.mark.parametrize("nxc", [False, True], ids=["NCX", "NXC"])
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_weights_that_outweigh_the_image_are_packed_by_the_task_that_uses_them(unknown, nxc):
+    heavy = problem_of(unknown, channels=(512, 512), image=7, windows=7, taps=3, low=1, batch=8, nxc=nxc)
+    plan = choose(heavy, machine_for("avx512"))
+    assert (plan.packs_weights, tasks_of_a_panel(plan)) == (True, 1)
+    assert prod(plan.grid) >= 8, "a few threads are busy"
+    module = lower(plan)
+    assert module.shared_bytes == 0
+    assert module.scratch_bytes < 1 << 20
+    light = problem_of(unknown, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4, nxc=nxc)
+    assert not choose(light, machine_for("avx512")).packs_weights
+
+
+@each_level
+def test_few_tasks_pack_the_same_weights_and_matrix_units_none(isa):
+    for seed in range(200):
+        for plan in variants(random_problem(np.random.default_rng(seed)), machine_for(isa)):
+            if isinstance(plan, DataPlan) and plan.packs_weights:
+                assert tasks_of_a_panel(plan) <= MOST_PACKINGS
+                assert not isinstance(plan, MatrixDataPlan)
 
 
 def test_depthwise_layers_beyond_every_cache_move_many_channels_at_a_time():

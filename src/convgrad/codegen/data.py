@@ -1,7 +1,8 @@
-"""Lowering of a DataPlan: pack the weights once, then one task per block of outputs."""
+"""Lowering of a DataPlan: one task per block of outputs, and weights packed before, or by the tasks that use them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from math import prod
 
@@ -10,16 +11,19 @@ from convgrad.codegen.data_ahead import DataAhead, Turn
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
+from convgrad.codegen.lanes import first_group, lane_dims, lane_origin, weights_steps, whole_lanes
 from convgrad.codegen.module import KernelModule, Stage
-from convgrad.codegen.packing import pack_weights_panel
-from convgrad.codegen.stages import Condition, Places, emit_stage
+from convgrad.codegen.packing import pack_weights_panel, staged_channels
+from convgrad.codegen.stages import Condition, Places, call_part, emit_part, emit_stage
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.data import DataPlan
 
+PANEL = "panel"  # the part of a task that packs one of its own
+
 
 def lower_data(plan: DataPlan) -> KernelModule:
-    """Two stages: weights, then outputs."""
+    """Two stages, weights and outputs; or one."""
     module = Module()
     stages, shared, scratch = emit_data(module, DataStages(plan))
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
@@ -31,11 +35,17 @@ def emit_data(
     """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch."""
     plan = main.plan
     plan.validate()
-    scratch = max(main.pack_bytes, main.main_bytes)
     panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
-    stages = (
-        emit_stage(module, f"{prefix}pack", panels, scratch, main.pack, start=start, only_if=only_if),
-        emit_stage(module, f"{prefix}main", main.tasks, scratch, main.task, start=start, only_if=only_if),
+    bodies = [("main", main.tasks, main.task)]
+    if plan.packs_weights:
+        scratch = main.main_bytes
+        main.emit_panel(module)
+    else:
+        scratch = max(main.pack_bytes, main.main_bytes)
+        bodies.insert(0, ("pack", panels, main.pack))
+    stages = tuple(
+        emit_stage(module, f"{prefix}{name}", tasks, scratch, body, start=start, only_if=only_if)
+        for name, tasks, body in bodies
     )
     return stages, start + main.shared_bytes, scratch
 
@@ -45,70 +55,28 @@ def round64(count: int) -> int:
     return -(-count // 64) * 64
 
 
-def _channel_strides(plan: DataPlan) -> tuple[int, int, int, int, int]:
-    """Steps of w per group, output and input channel; of the output and the input tensor per channel."""
-    p = plan.problem
-    group, k, c = p.w_strides[:3]
-    if plan.solves_y:
-        return group, k, c, p.y_strides[2], p.x_strides[2]
-    return group, c, k, p.x_strides[2], p.y_strides[2]
-
-
-def _lane_dims(plan: DataPlan, block: Index, b: Builder, group_step: int, channel_step: int) -> list:
-    """The lanes of a block that hold a channel, as (extent, packed step, step in a tensor)."""
-    if plan.spread:
-        rest = b.sub(plan.problem.groups, b.mul(block, plan.lane_groups))
-        whole = plan.writes_in_place or plan.problem.groups % plan.lane_groups == 0
-        groups = plan.lane_groups if whole else b.minimum(rest, plan.lane_groups)
-        return [(groups, plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
-    rest = b.sub(plan.out_channels, b.mul(block, plan.width))
-    return [(plan.width if plan.writes_in_place else b.minimum(rest, plan.width), 1, channel_step)]
-
-
-def _first_group(plan: DataPlan, b: Builder, group: Index, block: Index) -> Index:
-    """Of a block of lanes. Written in place, the last block begins early and repeats some groups."""
-    if not plan.spread:
-        return group
-    first = b.mul(block, plan.lane_groups)
-    return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.writes_in_place else first
-
-
-def _lane_origin(plan: DataPlan, b: Builder, group: Index, block: Index, group_step: int, channel_step: int) -> Index:
-    """Where the first lane of a block lies in a tensor."""
-    first = b.mul(block, 0 if plan.spread else plan.width)
-    if plan.writes_in_place and not plan.spread:
-        first = b.minimum(first, plan.out_channels - plan.width)
-    return b.dot([(_first_group(plan, b, group, block), group_step), (first, channel_step)])
-
-
-def _whole_lanes(plan: DataPlan) -> bool:
-    """Whether every lane of every block holds a channel."""
-    if plan.writes_in_place:
-        return True
-    if plan.spread:
-        return plan.lane_groups * plan.out_channels == plan.width and plan.problem.groups % plan.lane_groups == 0
-    return plan.out_channels % plan.width == 0
-
-
-def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> None:
+def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index, target: Value) -> None:
     isa, p = ISAS[plan.isa], plan.problem
-    target = bias_at(plan, b, at, group, block)
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
     copy = Copy(isa=isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-    source = b.at(at.bias, _lane_origin(plan, b, group, block, *steps), STORAGE[p.dtype])
-    copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in _lane_dims(plan, block, b, *steps)])
+    source = b.at(at.bias, lane_origin(plan, b, group, block, *steps), STORAGE[p.dtype])
+    copy.emit(b, source, target, [Dim(n, src, dst) for n, dst, src in lane_dims(plan, block, b, *steps)])
 
 
 def bias_at(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) -> Value:
-    """The packed bias of a block of lanes."""
+    """The packed bias of a block of lanes in shared memory."""
     which = b.add(b.mul(group, plan.lane_blocks), block)
     packed = b.at(at.shared, round64(plan.packed_bytes * plan.weights_size), "i8")
     return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
 
 
 class DataStages:
-    """Both stages of a plan."""
+    """The stages of a plan.
+
+    Scratch of a task that computes outputs holds the slab, the results and, if it packs weights, one panel of them, the
+    bias of its lanes, and room to put weights in order.
+    """
 
     sweep = Sweep
     asks_whether_fresh = False  # at run time; else the first block of channels has code of its own
@@ -127,46 +95,91 @@ class DataStages:
         return 0 if self.plan.reads_in_place else round64(self.plan.packed_bytes * self.plan.slab_size)
 
     @property
-    def main_bytes(self) -> int:
-        """Scratch of a task of the second stage."""
+    def result_bytes(self) -> int:
+        """Of the results of a task."""
+        return 0 if self.plan.writes_in_place else round64(BYTES[self.plan.compute] * self.plan.result_size)
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of a panel of weights."""
+        return round64(self.plan.packed_bytes * self.plan.panel)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of the weights that a task packs for itself, and the bias."""
         plan = self.plan
-        return self.slab_bytes + (0 if plan.writes_in_place else round64(BYTES[plan.compute] * plan.result_size))
+        if not plan.packs_weights:
+            return 0
+        return self.panel_bytes + round64(BYTES[plan.compute] * plan.width) + self.pack_bytes
+
+    @property
+    def main_bytes(self) -> int:
+        """Scratch of a task that computes outputs."""
+        return self.slab_bytes + self.result_bytes + self.own_bytes
 
     @property
     def pack_bytes(self) -> int:
-        """Scratch of a task of the first stage."""
-        return round64(self.plan.packed_bytes * self.plan.panel)
+        """Scratch of a task that packs weights, or of that part of one."""
+        plan, size = self.plan, BYTES[self.plan.compute]
+        room = plan.i_block // plan.runs
+        return round64(plan.taps * staged_channels(plan.taps, plan.width, room, size) * plan.width * size)
 
     @property
     def shared_bytes(self) -> int:
         """Packed weights and bias."""
         plan = self.plan
+        if plan.packs_weights:
+            return 0
         return round64(plan.packed_bytes * plan.weights_size) + round64(BYTES[plan.compute] * plan.bias_size)
 
     def pack(self, b: Builder, at: Places, task: Value) -> None:
         """One panel of weights, and with the first panel of a lane block its bias."""
-        plan, p = self.plan, self.plan.problem
+        plan = self.plan
         group, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
-        group_step, out_step, in_step, _, _ = _channel_strides(plan)
-        origin = _lane_origin(plan, b, group, block, group_step, out_step)
+        target = b.at(at.shared, b.mul(task, plan.panel), self.packed_kind)
+        bias = bias_at(plan, b, at, group, block) if plan.problem.bias else None
+        self._pack(b, at, (group, block, i_block), target, bias)
+
+    def emit_panel(self, module: Module) -> None:
+        """The part of a task that packs a panel of its own, and with the first panel of a lane block the bias."""
+
+        def body(b: Builder, at: Places, group: Value, block: Value, i_block: Value) -> None:
+            staging = b.at(at.scratch, self.main_bytes - self.pack_bytes, "i8")
+            bias = self._own_bias(b, at) if self.plan.problem.bias else None
+            self._pack(b, replace(at, scratch=staging), (group, block, i_block), self._own_panel(b, at), bias)
+
+        emit_part(module, PANEL, ("group", "block", "i"), body)
+
+    def _own_panel(self, b: Builder, at: Places) -> Value:
+        return b.at(at.scratch, self.slab_bytes + self.result_bytes, "i8")
+
+    def _own_bias(self, b: Builder, at: Places) -> Value:
+        return b.at(self._own_panel(b, at), self.panel_bytes, "i8")
+
+    def _pack(
+        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
+    ) -> None:  # fmt: skip
+        """The panel of a group, a block of lanes and a block of input channels; its bias if it is the first of them."""
+        plan, p, (group, block, i_block) = self.plan, self.plan.problem, which
+        group_step, out_step, in_step = weights_steps(plan)
+        origin = lane_origin(plan, b, group, block, group_step, out_step)
         source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        target = b.at(at.shared, b.mul(task, plan.panel), self.packed_kind)
-        lanes = _lane_dims(plan, block, b, group_step, out_step)
+        lanes = lane_dims(plan, block, b, group_step, out_step)
         if plan.runs == 1:
-            self.pack_panel(b, at, task, source, target, lanes=lanes, channels=(channels, plan.i_block, in_step))
+            self.pack_panel(b, at, source, target, lanes=lanes, channels=(channels, plan.i_block, in_step))
         else:
             unit, panel = plan.channel_unit, plan.panel // plan.runs
 
             def run(n: Index, _: object) -> None:
                 origin = b.at(source, b.mul(n, unit * in_step), STORAGE[p.dtype])
                 there = b.at(target, b.mul(n, panel), self.packed_kind)
-                self.pack_panel(b, at, task, origin, there, lanes=lanes, channels=(unit, unit, in_step))
+                self.pack_panel(b, at, origin, there, lanes=lanes, channels=(unit, unit, in_step))
 
             b.loop(0, b.floor_div(channels, unit), run, name="run")
-        if p.bias:
+        if bias is not None:
             with b.when(b.compare("eq", i_block, 0)):
-                _pack_bias(plan, b, at, group, block)
+                _pack_bias(plan, b, at, group, block, bias)
 
     @property
     def packed_kind(self) -> str:
@@ -174,7 +187,7 @@ class DataStages:
         return self.kind
 
     def pack_panel(
-        self, b: Builder, at: Places, task: Value, source: Value, target: Value, *,
+        self, b: Builder, at: Places, source: Value, target: Value, *,
         lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
     ) -> None:  # fmt: skip
         """The weights at `source` in the order of the microkernel."""
@@ -182,11 +195,11 @@ class DataStages:
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         pack_weights_panel(
             b, copy, source, target, at.scratch, lanes=lanes, channels=channels,
-            taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width, whole=_whole_lanes(plan),
+            taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width, whole=whole_lanes(plan),
         )  # fmt: skip
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
-        """All of a task of the second stage."""
+        """All of a task that computes outputs."""
         plan = self.plan
         self.ahead = DataAhead(b, plan) if plan.fetches_slab or plan.fetches_weights else None
         *blocks, self.group, share = b.split(task, plan.grid)
@@ -195,7 +208,7 @@ class DataStages:
         results = b.at(at.scratch, self.slab_bytes, "i8")
         self.first = first = b.mul(share, plan.blocks_per_task)
         self.last = last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
-        self.slab_group = _first_group(plan, b, self.group, first)
+        self.slab_group = first_group(plan, b, self.group, first)
         if plan.writes_in_place:
             if not plan.reads_in_place:
                 self._pack_slab(b, at, slab, 0)
@@ -238,11 +251,11 @@ class DataStages:
     def _in_place(self, b: Builder, at: Places, block: Index) -> None:
         """One block of lanes, straight to the output."""
         plan = self.plan
-        solved = _lane_origin(plan, b, self.group, block, *self.out_strides[1:3])
+        solved = lane_origin(plan, b, self.group, block, *self.out_strides[1:3])
         p = plan.problem
         source, target = at.scratch, b.at(at.of(self.output), solved, STORAGE[p.out_dtype])
         if plan.reads_in_place:
-            given = b.mul(_first_group(plan, b, self.group, block), self.in_strides[1])
+            given = b.mul(first_group(plan, b, self.group, block), self.in_strides[1])
             source = b.at(at.of(self.input), given, STORAGE[p.dtype])
         self._sweep(b, at, source, target, block, 0, fresh=True)
 
@@ -311,11 +324,16 @@ class DataStages:
     ) -> None:  # fmt: skip
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
         plan = self.plan
-        which = b.add(b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.i_blocks), i_block)
-        weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
-        bias = bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
+        if plan.packs_weights:
+            call_part(b, PANEL, at, self.group, block, i_block)
+            weights, bias = self._own_panel(b, at), self._own_bias(b, at)
+        else:
+            which = b.add(b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.i_blocks), i_block)
+            weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
+            bias = bias_at(plan, b, at, self.group, block)
+        bias = bias if plan.problem.bias else None
         if plan.spread and not plan.reads_in_place:
-            before = b.sub(_first_group(plan, b, self.group, block), self.slab_group)
+            before = b.sub(first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
         channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         walks = None
@@ -336,8 +354,8 @@ class DataStages:
             dims.append(Dim(b.minimum(b.sub(axis.out_extent, origin), extent), step, stride))
             target = b.add(target, b.mul(origin, stride))
         steps = self.out_strides[1], self.out_strides[2]
-        target = b.add(target, _lane_origin(plan, b, self.group, block, *steps))
-        dims += [Dim(n, src * channel_step, dst) for n, src, dst in _lane_dims(plan, block, b, *steps)]
+        target = b.add(target, lane_origin(plan, b, self.group, block, *steps))
+        dims += [Dim(n, src * channel_step, dst) for n, src, dst in lane_dims(plan, block, b, *steps)]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )

@@ -124,7 +124,7 @@ class MatrixStages(DataStages):
         unit.end(b)
 
     def pack_panel(
-        self, b: Builder, at: Places, task: Value, source: Value, target: Value, *,
+        self, b: Builder, at: Places, source: Value, target: Value, *,
         lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
     ) -> None:  # fmt: skip
         """The weights as f32 in scratch, channel by channel, and from there two by two as pieces."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value, index
-from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.zeroing import emit_zero
+
+STAGED_BYTES = 20 * 1024  # of weights that are put in order at a time: they and what becomes of them stay in L1
 
 
 def pack_weights_panel(
@@ -20,33 +24,66 @@ def pack_weights_panel(
     channels  (how many there are, how many the panel has room for, source step)
     taps      (extent, source step) per spatial axis
     whole     every lane is written; else the panel is zeroed first
-    staging   room for a panel. Where taps lie closer in the source than lanes, the panel is made in the order of the
-              source first, so that long runs of the source are transposed, and then put in order by vectors.
+    staging   room for `staged_channels`. Where taps lie closer in the source than both lanes and channels, some
+              channels are made in the order of the source first, so that long runs of the source are transposed, and
+              then put in order by vectors.
     """
     count, room, channel_step = channels
-    total = 1
-    for extent, _ in taps:
-        total *= extent
+    total = prod(extent for extent, _ in taps)
     if not whole:
         emit_zero(b, copy.isa, copy.compute, target, total * room * width)
     tap_dims, step = [], room * width
     for extent, source_step in reversed(taps):
         tap_dims.insert(0, (extent, step, source_step))
         step *= extent
-    direct = [Dim(n, src, dst) for n, dst, src in [*lanes, (count, width, channel_step), *tap_dims]]
-    if total == 1 or any(src == 1 for _, dst, src in lanes if dst == 1):
-        copy.emit(b, source, target, direct)
+    if not _is_staged(lanes, channel_step, taps):
+        copy.emit(b, source, target,
+                  [Dim(n, src, dst) for n, dst, src in [*lanes, (count, width, channel_step), *tap_dims]])  # fmt: skip
         return
-    staged, place = [], width
-    order = sorted([(room, count, channel_step, width), *((n, n, src, dst) for n, dst, src in tap_dims)],
+    some = staged_channels(total, width, room, BYTES[copy.compute])
+    if not whole:
+        emit_zero(b, copy.isa, copy.compute, staging, total * some * width)
+
+    def part(first: Index, count: Index) -> None:
+        origin = b.at(source, b.mul(first, channel_step), STORAGE[copy.src_dtype])
+        there = b.at(target, b.mul(first, width), STORAGE[copy.compute])
+        _pack_in_order(b, copy, origin, there, staging, lanes, (count, some, channel_step), tap_dims, width)
+
+    parts = b.floor_div(count, some)
+    b.loop(0, parts, lambda n, _: part(b.mul(n, some), some), name="part")
+    rest = b.sub(count, b.mul(parts, some))
+    if isinstance(rest, Value):
+        with b.when(b.compare("sgt", rest, 0)):
+            part(b.mul(parts, some), rest)
+    elif rest:
+        part(b.mul(parts, some), rest)
+
+
+def _is_staged(lanes: list[tuple[Index, int, int]], channel_step: int, taps: list[tuple[int, int]]) -> bool:
+    if any(src == 1 for _, dst, src in lanes if dst == 1):
+        return False
+    return any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
+
+
+def staged_channels(taps: int, width: int, room: int, size: int) -> int:
+    """Channels, of the `room` in a panel, that are put in order at a time."""
+    most = max(1, min(room, STAGED_BYTES // max(1, taps * width * size)))
+    return next((n for n in range(most, most // 2, -1) if room % n == 0), most)
+
+
+def _pack_in_order(
+    b: Builder, copy: Copy, source: Value, target: Value, staging: Value, lanes: list[tuple[Index, int, int]],
+    channels: tuple[Index, int, int], taps: list[tuple[int, int, int]], width: int,
+) -> None:  # fmt: skip
+    """Some channels by way of `staging`; `taps` are (extent, packed step, source step) here."""
+    count, room, channel_step = channels
+    staged, back, place = [], [], width
+    order = sorted([(room, count, channel_step, width), *((n, n, src, dst) for n, dst, src in taps)],
                    key=lambda axis: abs(axis[2]))  # fmt: skip
-    back = []
     for capacity, extent, src, dst in order:
         staged.append(Dim(extent, src, place))
         back.append(Dim(extent, place, dst))
         place *= capacity
-    if not whole:
-        emit_zero(b, copy.isa, copy.compute, staging, total * room * width)
     copy.emit(b, source, staging, [*(Dim(n, src, dst) for n, dst, src in lanes), *staged])
     inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
     inside.emit(b, staging, target, [Dim(width, 1, 1), *back])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from convgrad.codegen.ir import Builder, Module, Value, index
+from convgrad.codegen.ir import Builder, Index, Module, Value, index
 from convgrad.codegen.module import CALL_FIELDS, Stage
 
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
@@ -51,6 +51,24 @@ def emit_stage(
     inner.finish()
     _emit_claims(module, symbol, tasks, scratch_bytes, only_if)
     return Stage(symbol=symbol, tasks=tasks, optional=only_if is not None)
+
+
+def emit_part(module: Module, symbol: str, numbers: Sequence[str], body: Callable[..., None]) -> None:
+    """A function of what tasks do again and again: `body(builder, places, *numbers)`; `call_part` calls it."""
+    arguments = [
+        *(("i64", name) for name in numbers),
+        *(("ptr noalias", name) for name in _POINTERS),
+        ("i64", "threads"),
+    ]
+    b = Builder(module, symbol, arguments, inline=False)
+    given = b.arguments[: len(numbers)]
+    body(b, Places(*b.arguments[len(numbers) :]), *given)
+    b.finish()
+
+
+def call_part(b: Builder, symbol: str, at: Places, *numbers: Index) -> None:
+    """From a task, or another part."""
+    b.call_void(symbol, *numbers, *(at.of(name) for name in _POINTERS), at.threads)
 
 
 def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, only_if: Condition | None) -> None:

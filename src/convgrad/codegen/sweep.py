@@ -12,7 +12,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Groups, Reduction, Tile
 from convgrad.plan.axes import GatherAxis, Phase
-from convgrad.plan.blocks import NEAR_BYTES
+from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan
 
 AHEAD_BYTES = 2048

@@ -9,7 +9,8 @@ from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.blocks import PANEL_BYTES, best_blocks, even_share, packing_cost
+from convgrad.plan.block_costs import PANEL_BYTES
+from convgrad.plan.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK
 from convgrad.plan.data import DataPlan

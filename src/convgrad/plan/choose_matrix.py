@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.blocks import NEAR_BYTES, PANEL_BYTES, best_blocks, even_share
+from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
+from convgrad.plan.blocks import best_blocks, even_share
 from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine

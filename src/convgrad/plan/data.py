@@ -43,6 +43,7 @@ class DataPlan:
     unroll: int = 0  # innermost axes whose taps are written out; zeros pad them
     reads_in_place: bool = False  # the input itself serves as slab; implies writes_in_place
     writes_in_place: bool = False  # the output itself serves as result; tiles shift back rather than reach beyond it
+    packs_weights: bool = False  # a task packs each panel right before its sweep; else tasks of a stage before do
     reasons: tuple[str, ...] = ()
 
     def packable(self, channels: int) -> int:
@@ -50,6 +51,11 @@ class DataPlan:
         if self.in_channels % self.channel_unit:
             return self.channel_unit
         return -(-channels // self.channel_unit) * self.channel_unit
+
+    @property
+    def may_pack_weights(self) -> bool:
+        """Whether `packs_weights` is a choice."""
+        return True
 
     def unrolls(self, axis: GatherAxis) -> bool:
         """Whether the taps of an axis are written out."""
@@ -249,8 +255,8 @@ class DataPlan:
 
     @property
     def fetches_weights(self) -> bool:
-        """Whether the weights of the next sweep are asked for during one."""
-        return not self.spread and self.packed_bytes * self.weights_size > KEPT_BYTES
+        """Whether the packed weights of the next sweep are asked for during one."""
+        return not (self.spread or self.packs_weights) and self.packed_bytes * self.weights_size > KEPT_BYTES
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
@@ -271,6 +277,7 @@ class DataPlan:
             f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
             f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
-            f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled\n"
+            f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled, "
+            f"{'packs weights' if self.packs_weights else 'weights packed first'}\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )

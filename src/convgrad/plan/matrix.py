@@ -116,6 +116,11 @@ class MatrixDataPlan(DataPlan):
         return False
 
     @property
+    def may_pack_weights(self) -> bool:
+        """No: a stage makes pieces of them, and watches them."""
+        return False
+
+    @property
     def exact(self) -> bool:
         """Whether the pieces hold all of a number."""
         return self.pieces >= WHOLE[self.problem.dtype]
@@ -169,6 +174,7 @@ class MatrixDataPlan(DataPlan):
         """Assert what the emitter relies on."""
         assert not any((self.spread, self.pixels, self.reads_in_place))
         assert self.unroll == 0
+        assert not self.packs_weights
         assert self.width in (COLUMNS, 2 * COLUMNS)
         assert 1 <= self.rows <= ROWS
         assert self.tile[-1] % self.rows == 0

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from convgrad.plan.blocks import OVERFLOW
+from convgrad.plan.block_costs import OVERFLOW
 from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan

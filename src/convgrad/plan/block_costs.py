@@ -1,0 +1,169 @@
+"""Predicted cycles of blocks: packing, results that pass through memory, weights, and caches that overflow.
+
+Constants were measured (docs/measured_facts.md) and are part of what decides the order of sums: see `blocks`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.data import KEPT_BYTES, DataPlan
+from convgrad.plan.tiles import step_cycles
+from convgrad.problem.conv import Ints
+
+PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
+SLAB_BYTES = 256 * 1024
+RESULT_BYTES = 512 * 1024
+OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
+LEAST_TASKS = 8  # that keep a few threads evenly busy
+FAR_BYTES = 16.0  # per cycle, from beyond L2
+WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
+NEAR_BYTES = 40 * 1024  # that stay in L1
+SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
+ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
+FEW_ROWS = 5
+ROW = 10.0  # cycles for a row more to copy
+READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
+PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
+RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
+READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
+WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
+SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and more where taps lie side by side
+STAGE = 1000.0  # cycles for a stage
+CLAIM = 50.0  # cycles for a task more
+THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
+COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
+OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
+
+
+def block_cost(plan: DataPlan, cycles: float) -> float:
+    """Predicted cycles that blocks take beyond those of the arithmetic, for all of a problem."""
+    size, tasks = plan.packed_bytes, prod(plan.grid)
+    alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
+    scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
+    if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
+        step = abs(plan.slab_strides[0][-1])
+        overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
+        return cycles * (OVERFLOW * overflow + alone) + tasks * CLAIM + _weights_cost(plan)
+    room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
+    results = SIZES[plan.compute] * plan.result_size
+    overflow = _overflow(size * plan.slab_size, room) + _overflow(results, RESULT_BYTES) + scattered
+    if plan.packs_weights:
+        kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
+        overflow += _overflow(kept, OWN_BYTES)
+    moved = tasks * (plan.i_blocks * _slab_cost(plan) + _results_cost(plan)) + _weights_cost(plan)
+    return moved + cycles * (OVERFLOW * overflow + alone - _saved(plan))
+
+
+def _slab_cost(plan: DataPlan) -> float:
+    """Predicted cycles of packing the input of a task once."""
+    apart = not plan.spread and in_planes(plan)
+    padded = any(plan.padded(n) for n in range(len(plan.axes)))
+    rows = prod(plan.slab_extent[:-1]) * (plan.i_block if apart or not plan.pixel_major else 1)
+    cost = ROW * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
+    if plan.pixel_major and apart:  # squares of lanes turn, or parts of one
+        squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
+        return cost + squares * plan.lanes**2 * TURN
+    touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
+    run = RUN if plan.spread and not in_planes(plan) else 0.0
+    return cost + touched * (plan.slab_numbers * TURN + run)
+
+
+def _results_cost(plan: DataPlan) -> float:
+    """Predicted cycles of what a task does with its results: each share of channels adds to them, then they move out."""
+    results, size = plan.result_block * plan.blocks_per_task, SIZES[plan.compute] * plan.result_size
+    through = THROUGH[0][1]
+    if plan.i_blocks > 1:
+        through = next(cycles for least, cycles in reversed(THROUGH) if size >= least)
+    cost = plan.i_blocks * results * through / plan.lanes + WRITE_RUN * _far_runs(plan, given=False)
+    if plan.i_blocks > 1 and (plan.pixels or not in_planes(plan, given=False)):
+        cost += results * _filled(plan) * COPIED
+    return cost
+
+
+def _weights_cost(plan: DataPlan) -> float:
+    """Predicted cycles of packing weights, once or in every task that multiplies them, and of fetching them."""
+    size = plan.packed_bytes
+    used = prod(plan.grid) * plan.panel * plan.i_blocks * plan.blocks_per_task  # by all tasks together
+    again = used * size / FAR_BYTES
+    if not plan.may_pack_weights:
+        return again
+    far = size * plan.weights_size > KEPT_BYTES
+    each = _order_cost(plan) + (READ_FAR if far else READ_NEAR)
+    if plan.packs_weights:
+        return used * each
+    if plan.reads_in_place and size * plan.weights_size <= PANEL_BYTES:
+        again = 0.0
+    return STAGE + plan.weights_size * (each + (WRITTEN_FAR if far else WRITTEN_NEAR)) + again
+
+
+def _order_cost(plan: DataPlan) -> float:
+    """Predicted cycles for a number of w to be put in the order of a panel, once it is there."""
+    p = plan.problem
+    lane_step, channel_step = p.w_strides[1:3] if plan.solves_y else p.w_strides[2:0:-1]
+    if plan.width < plan.lanes:
+        return SCATTERED
+    if plan.spread or abs(lane_step) <= 1:
+        return MOVE
+    taps = zip(p.taps, p.w_strides[3:], strict=True)
+    by_taps = any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
+    return TURN + (MOVED_AGAIN if by_taps else 0.0)
+
+
+def _filled(plan: DataPlan) -> float:
+    """Outputs of all blocks that there are, as a share of those that would fit: the last blocks may be smaller."""
+    per_axis = zip(plan.axes, plan.block, strict=True)
+    return prod(axis.count / (-(-axis.count // block) * block) for axis, block in per_axis)
+
+
+def in_planes(plan: DataPlan, *, given: bool = True) -> bool:
+    """Whether channels of the input, or of the output, lie farther apart than positions."""
+    strides = plan.problem.x_strides if plan.solves_y == given else plan.problem.y_strides
+    return min(map(abs, strides[1:3])) > abs(strides[-1])
+
+
+def _saved(plan: DataPlan) -> float:
+    """Of the cycles of the arithmetic, where the weights that tiles share, of one phase, stay in L1."""
+    shared = plan.packed_bytes * plan.panel / prod(len(axis.phases) for axis in plan.axes)
+    if plan.pixels or plan.spread or shared > SHARED_BYTES:
+        return 0.0
+    rows, vectors = prod(plan.tile), plan.width // plan.lanes
+    return 1 - step_cycles(rows, vectors, near=True) / step_cycles(rows, vectors)
+
+
+def _far_runs(plan: DataPlan, *, given: bool) -> float:
+    """Pieces of memory that a task reads, or writes, beyond one for each page: of channels that lie far apart."""
+    p = plan.problem
+    tensor = "x" if plan.solves_y == given else "y"
+    shape, strides, size = p.shapes[tensor], p.strides[tensor], SIZES[p.dtype]
+    if min(map(abs, strides[1:3])) <= abs(strides[-1]) or size * prod(shape) <= KEPT_BYTES:
+        return 0.0
+    if plan.spread:
+        channels = plan.slab_groups * shape[2]
+    else:
+        channels = plan.i_block if given else plan.width * plan.blocks_per_task
+    batch, *spatial = map(min, _taken(plan, given), (shape[0], *shape[3:]))
+    channels = min(shape[1] * shape[2], channels)
+    runs, whole = batch * channels, True
+    for extent, total in zip(reversed(spatial), reversed(shape[3:]), strict=True):
+        runs *= 1 if whole else extent
+        whole = whole and extent == total
+    return max(0.0, runs - size * batch * channels * prod(spatial) / PAGE)
+
+
+def _taken(plan: DataPlan, given: bool) -> Ints:
+    """Extents of what a task reads, or writes."""
+    return plan.slab_extent if given else plan.result_extent
+
+
+def _written_bytes(plan: DataPlan) -> int:
+    """Of the output that lies between what a task writes, were channels innermost: a few of them at a time."""
+    p = plan.problem
+    strides = p.y_strides if plan.solves_y else p.x_strides
+    return SIZES[p.out_dtype] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
+
+
+def _overflow(size: int, room: int) -> float:
+    return max(0.0, size / room - 1)
