@@ -1,5 +1,6 @@
 """Whole kernels of every instruction set, each forced, on whole numbers: a result is right or wrong."""
 
+import re
 from dataclasses import replace
 from math import prod
 
@@ -8,6 +9,7 @@ import pytest
 
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import check, random_problem, strides_in
+from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
@@ -94,6 +96,18 @@ EDGES = {
 def test_edges_are_solved_by_every_layout_of_vectors(problem, isa):
     for variant in range(3):
         check(problem, isa, variant=variant, low=bool(variant % 2))
+
+
+@pytest.mark.parametrize("unknown", [X, Y])
+@each_isa
+def test_blocks_of_channels_have_one_sweep_of_code_between_them(unknown, isa):
+    problem = problem_of(unknown, (9, 33), (9, 33), (3, 3), channels=(64, 64), low=1, layout="NXC")
+    plan = replace(choose(problem, machine_for(isa)), writes_in_place=False, pixel_major=True)
+    one, three = (
+        lower(replace(plan, i_block=-(-size // plan.channel_unit) * plan.channel_unit)).ir for size in (64, 24)
+    )
+    products = [len(re.findall(r"@llvm\.fma\.|= fmul ", ir)) for ir in (one, three)]
+    assert 0 < products[0] == products[1]
 
 
 GROUPED = {  # lanes of several groups, each of which meets the numbers of its own
