@@ -94,6 +94,11 @@ def test_importing_the_package_loads_nothing_heavy():
     assert loaded_after("import convgrad") == set()
 
 
+def test_looking_at_an_array_loads_no_masked_arrays():
+    looking = "import numpy; from convgrad.arrays.view import view; view('op', 'src', numpy.zeros(3))"
+    assert ("numpy.ma" in loaded_after(looking)) == ("numpy.ma" in loaded_after("import numpy"))
+
+
 def test_the_command_line_starts_without_the_compiler():
     assert loaded_after("import convgrad.cli; convgrad.cli._parser()") == set()
 
