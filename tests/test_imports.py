@@ -82,9 +82,9 @@ def test_only_the_settings_read_the_environment():
     assert readers <= {"settings.py"}
 
 
-def loaded_after(statement: str) -> set[str]:
-    """Names of the heavy packages that a fresh interpreter has loaded after a statement."""
-    program = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
+def loaded_after(statement: str, names=HEAVY) -> set[str]:
+    """Which of these packages a fresh interpreter has loaded after a statement."""
+    program = f"import sys; {statement}; print(*[name for name in {names} if name in sys.modules])"
     return set(
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     )
@@ -92,6 +92,11 @@ def loaded_after(statement: str) -> set[str]:
 
 def test_importing_the_package_loads_nothing_heavy():
     assert loaded_after("import convgrad") == set()
+
+
+def test_looking_at_an_array_loads_no_masked_arrays():
+    looking = "import numpy; from convgrad.arrays.view import view; view('op', 'src', numpy.zeros(3))"
+    assert loaded_after(looking, ["numpy.ma"]) == loaded_after("import numpy", ["numpy.ma"])
 
 
 def test_the_command_line_starts_without_the_compiler():

@@ -1,5 +1,6 @@
 """Whole kernels of every instruction set, each forced, on whole numbers: a result is right or wrong."""
 
+import re
 from dataclasses import replace
 from math import prod
 
@@ -8,6 +9,7 @@ import pytest
 
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import check, random_problem, strides_in
+from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
@@ -94,6 +96,17 @@ EDGES = {
 def test_edges_are_solved_by_every_layout_of_vectors(problem, isa):
     for variant in range(3):
         check(problem, isa, variant=variant, low=bool(variant % 2))
+
+
+@pytest.mark.parametrize("unknown", [X, Y])
+@each_isa
+def test_blocks_of_channels_have_one_sweep_of_code_between_them(unknown, isa):
+    problem = problem_of(unknown, (9, 33), (9, 33), (3, 3), channels=(128, 128), low=1, layout="NXC")
+    plan = replace(choose(problem, machine_for(isa)), writes_in_place=False, pixel_major=True, i_block=128)
+    blocks = replace(plan, i_block=plan.channel_unit)
+    assert (plan.i_blocks, blocks.i_blocks) == (1, 128 // plan.channel_unit)
+    products = [len(re.findall(r"@llvm\.fma\.|= fmul ", lower(each).ir)) for each in (plan, blocks)]
+    assert 0 < products[0] == products[1]
 
 
 GROUPED = {  # lanes of several groups, each of which meets the numbers of its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +120,8 @@ def _share_memory(one: View, two: View) -> bool:
 
 
 def _of_numpy(op: str, name: str, array: np.ndarray, *, copy: bool) -> View:
-    if isinstance(array, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # which numpy loads when it is first asked for, in 40 ms
+    if masked is not None and isinstance(array, masked.MaskedArray):
         raise ArrayError(f"{op}: {name} is a masked array, whose mask would be lost; give a plain array")
     dtype = dtype_name(array.dtype)
     if dtype is None:

@@ -55,6 +55,13 @@ def round64(count: int) -> int:
     return -(-count // 64) * 64
 
 
+def _channels(plan: DataPlan, b: Builder, i_block: Index) -> Index:
+    """So many input channels are in a block of them."""
+    if plan.in_channels == plan.i_blocks * plan.i_block:
+        return plan.i_block
+    return b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+
+
 def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index, target: Value) -> None:
     isa, p = ISAS[plan.isa], plan.problem
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
@@ -79,7 +86,6 @@ class DataStages:
     """
 
     sweep = Sweep
-    asks_whether_fresh = False  # at run time; else the first block of channels has code of its own
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -228,7 +234,8 @@ class DataStages:
             b.loop(first, last, lane_block, name="lanes")
             return
 
-        def add_channels(i: Index, *, fresh: bool | Value) -> None:
+        def add_channels(i: Index, _: object) -> None:
+            fresh = b.compare("eq", i, 0)
             self._pack_slab(b, at, slab, i)
             if self.ahead is not None:
                 self.ahead.begin(b, at, task, i)
@@ -238,11 +245,7 @@ class DataStages:
                 name="lanes",
             )  # fmt: skip
 
-        if self.asks_whether_fresh:
-            b.loop(0, plan.i_blocks, lambda i, _: add_channels(i, fresh=b.compare("eq", i, 0)), name="i")
-        else:
-            add_channels(0, fresh=True)
-            b.loop(1, plan.i_blocks, lambda i, _: add_channels(i, fresh=False), name="i")
+        b.loop(0, plan.i_blocks, add_channels, name="i")
         b.loop(
             first, last,
             lambda block, _: self._unpack(b, at, self._of_block(b, results, first, block), block), name="lanes",
@@ -283,7 +286,7 @@ class DataStages:
             ranges.append(Range(low, high, extent if plan.padded(n) else None, slab_stride))
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
         source = b.add(source, b.mul(self.slab_group, group_step))
-        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        channels = _channels(plan, b, i_block)
         self.clear_slab(b, slab, ranges, channels)
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.packed_kind)
@@ -335,7 +338,7 @@ class DataStages:
         if plan.spread and not plan.reads_in_place:
             before = b.sub(first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
-        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        channels = _channels(plan, b, i_block)
         walks = None
         if self.ahead is not None:
             walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))

@@ -64,7 +64,6 @@ class MatrixStages(DataStages):
 
     plan: MatrixDataPlan
     sweep = MatrixSweep
-    asks_whether_fresh = True  # packing is most of the code, and tiles are loaded either way
 
     def __init__(self, plan: MatrixDataPlan):
         super().__init__(plan)

@@ -35,7 +35,7 @@ class Sweep:
 
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
-        channels: Index, starts: list[Index], *, fresh: bool, walks: Callable[[], list[Walk]] | None = None,
+        channels: Index, starts: list[Index], *, fresh: bool | Value, walks: Callable[[], list[Walk]] | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
@@ -251,7 +251,10 @@ class Sweep:
             operands.reverse()
             taps = tuple((w, x) for x, w in taps)
         target = b.at(self.results, spot.result, out)
-        first = self._start(tile) if self.fresh else None
+        first = self._start(tile)
+        if isinstance(self.fresh, Value):
+            zeros = first
+            first = b.one_of(self.fresh, lambda: zeros, lambda: tile.load(b, target))
         walks = self.walks() if self.walks else ()
         tile.emit(b, *operands, target, self._in_order(spot.sums), first, taps, walks)
 

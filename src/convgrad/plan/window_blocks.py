@@ -12,7 +12,8 @@ from itertools import product
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.blocks import CLAIM, FAR_BYTES, LEAST_CHANNELS, OVERFLOW, ROW, SLAB_BYTES
+from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
+from convgrad.plan.blocks import LEAST_CHANNELS
 from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints

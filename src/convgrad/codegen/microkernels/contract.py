@@ -90,21 +90,20 @@ class Tile:
         Lines of `walks` are asked for on the way.
         """
         kind, dtype = self._kind(self.c_dtype), self.c_dtype or self.compute
-        lanes = self.isa.lanes(self.compute)
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
-        if first is None:
-            tile = {
-                (r, v): self.isa.load(b, dtype, b.at(c, self.c_rows[r] + self.c_columns[v], kind), lanes)
-                for r, v in places
-            }
-        else:
-            tile = dict(zip(places, first, strict=True))
+        tile = dict(zip(places, self.load(b, c) if first is None else first, strict=True))
         if taps:
             for walk in walks:
                 walk.begin(b)
             tile = self._reduce(b, a, x, tile, _joined(reductions), taps, walks, 0)
         for r, v in places:
             self.isa.store(b, dtype, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
+
+    def load(self, b: Builder, c: Value) -> list[Value]:
+        """The tile at c, to start from."""
+        lanes, dtype = self.isa.lanes(self.compute), self.c_dtype or self.compute
+        places = (b.at(c, row + column, self._kind(dtype)) for row in self.c_rows for column in self.c_columns)
+        return [self.isa.load(b, dtype, place, lanes) for place in places]
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
@@ -121,6 +120,8 @@ class Tile:
             return self._unrolled(b, a, x, tile, axis, taps)
 
         following = len(reductions) == 1 and self._following(axis)
+        if len(reductions) == 1 and not self.a_vector:  # how loops around came to them is half of LLVM's time
+            a, x = b.hidden(a), b.hidden(x)
 
         def body(i: Index, now: Sums) -> Sums:
             if following:  # as many numbers at a step as the tile has rows: all of the next tile's
