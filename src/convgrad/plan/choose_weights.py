@@ -11,7 +11,7 @@ from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.tiles import best_row_tile
+from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
 from convgrad.problem.conv import ConvProblem
