@@ -54,4 +54,4 @@ def _step_cycles(rows: int, columns: int, *, a_vector: bool) -> float:
     products = rows * columns / FMA_PER_CYCLE
     if a_vector:
         return max(products, (columns + rows * columns) / LOADS_PER_CYCLE, LATENCY) + FETCH * columns
-    return max(products, NUMBER * rows + VECTOR * columns, LATENCY) + FAR * columns
+    return max(products, NUMBER * rows + (VECTOR + FAR) * columns, LATENCY)

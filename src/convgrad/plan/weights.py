@@ -248,6 +248,25 @@ class WeightsPlan:
     # --- sums
 
     @property
+    def own_sums(self) -> bool:
+        """Whether a task turns its sums into weights by itself, since nobody else has a share of them."""
+        return self.chunks == 1 and not self.spread and prod(self.block_grid) > 0
+
+    @property
+    def straight(self) -> bool:
+        """Whether register tiles are stored as weights: lanes lie side by side there, as they are."""
+        p = self.problem
+        lane_step = p.w_strides[1 if self.rows_shift else 2]
+        return self.own_sums and lane_step == 1 and p.out_dtype == self.compute and not p.accumulate
+
+    @property
+    def own_sum_size(self) -> int:
+        """Sums that a task with its own keeps between blocks, or until they are weights; else those of odd tiles."""
+        if self.straight and prod(self.block_grid) == 1:
+            return self.tile_taps * self.sum_rows * self.width
+        return self.share_blocks * self.sum_block
+
+    @property
     def bias_size(self) -> int:
         """Sums per channel of one chunk, which are the bias gradient; those of a chunk begin on a cache line."""
         return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
@@ -258,23 +277,33 @@ class WeightsPlan:
         return self.share_rows * self.row_shares
 
     @property
+    def sum_rows(self) -> int:
+        """Row channels from a tap of the sums to the next."""
+        return self.share_rows if self.own_sums else self.padded_rows
+
+    @property
     def sum_block(self) -> int:
         """Sums of one lane block, order (taps, row channel, lane)."""
-        return self.taps * self.padded_rows * self.width
+        return self.taps * self.sum_rows * self.width
 
     @property
     def sum_size(self) -> int:
         """Sums of one chunk, order (bundle, lane block, sum block)."""
-        return self.bundles * self.lane_blocks * self.sum_block
+        return self.bundles * self.lane_blocks * self.taps * self.padded_rows * self.width
+
+    @property
+    def shared_sums(self) -> int:
+        """Those that all tasks share."""
+        return 0 if self.own_sums else self.sum_size
 
     @property
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
-        return min(self.padded_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
 
     @property
     def finish_grid(self) -> Ints:
-        """Tasks of the second stage: bundles, lane blocks, shares of the rows."""
+        """Tasks of the second stage, if there is one: bundles, lane blocks, shares of the rows."""
         return (self.bundles, self.lane_blocks, -(-self.row_count // self.finish_rows))
 
     @property
