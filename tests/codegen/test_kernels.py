@@ -190,6 +190,7 @@ def kinds(plan):
             "bands": any(plan.banded(n) for n in range(len(plan.axes))),
             "sums of their own": plan.own_sums,
             "written from registers": plan.straight,
+            "past the caches": plan.past_caches,
         }
     return {along, *(name for name, has in traits.items() if has)}
 
@@ -278,6 +279,10 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights, kept by a task through several blocks": (
         problem_of(W, (21, 27), (20, 26), (2, 2), channels=(7, 21)),
         {"sums of their own", "several blocks"},
+    ),
+    "weights, past the caches": (
+        problem_of(W, (2, 3), (2, 3), (1, 2), channels=(500, 1056), layout="NXC"),
+        {"written from registers", "past the caches"},
     ),
     "weights, bands of rows": (
         problem_of(W, (60, 300), (60, 300), (3, 3), channels=(5, 17), dilation=(25, 2), low=(25, 2)),

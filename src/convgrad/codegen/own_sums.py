@@ -64,6 +64,8 @@ class OwnSums:
     def finish(self, b: Builder) -> None:
         """All sums are there: write those that are not weights yet."""
         plan = self.plan
+        if self._streams:
+            self.tile.isa.end_streams(b)
         if plan.straight:
             return
         count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
@@ -104,11 +106,23 @@ class OwnSums:
             of_tap = Dim(plan.tile_taps, plan.sum_rows * plan.width, p.w_strides[-1])
             weights_copy(plan).emit(b, place, target, [of_tap, *box])
 
+        def wholly() -> None:
+            straight = self._straight()
+            if self._streams:
+                aligned = self.tile.isa.is_aligned(b, self.at.w)
+                b.either(aligned, lambda: straight.stream(b, target, tile), lambda: straight.store(b, target, tile))
+            else:
+                straight.store(b, target, tile)
+
         whole = self._whole(b, rows, lanes)
         if whole is None:
-            self._straight().store(b, target, tile)
+            wholly()
         else:
-            b.either(whole, lambda: self._straight().store(b, target, tile), partly)
+            b.either(whole, wholly, partly)
+
+    @property
+    def _streams(self) -> bool:
+        return self.plan.past_caches and self.tile.isa.streams
 
     def _whole(self, b: Builder, rows: Index, lanes: Index) -> Value | None:
         """Whether the weights have all rows and lanes of a tile; None: always."""

@@ -10,6 +10,7 @@ from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
+FAR_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
@@ -258,6 +259,14 @@ class WeightsPlan:
         p = self.problem
         lane_step = p.w_strides[1 if self.rows_shift else 2]
         return self.own_sums and lane_step == 1 and p.out_dtype == self.compute and not p.accumulate
+
+    @property
+    def past_caches(self) -> bool:
+        """Whether weights go to memory at once, where the instruction set can: whole vectors, more than L2 holds."""
+        p = self.problem
+        steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
+        aligned = all(step % self.lanes == 0 for step in steps)
+        return self.straight and aligned and SIZES[p.out_dtype] * prod(p.shapes["w"]) >= FAR_BYTES
 
     @property
     def own_sum_size(self) -> int:

@@ -115,6 +115,11 @@ class Tile:
         for value, place in zip(tile, self._at_c(b, c), strict=True):
             self.isa.store(b, self.c_dtype or self.compute, value, place)
 
+    def stream(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """To c, past the caches: `Isa.stream`."""
+        for value, place in zip(tile, self._at_c(b, c), strict=True):
+            self.isa.stream(b, value, place)
+
     def _at_c(self, b: Builder, c: Value) -> Iterator[Value]:
         """Where each vector of the tile is in memory, right before it is needed."""
         for row in self.c_rows:
