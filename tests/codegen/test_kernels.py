@@ -202,6 +202,9 @@ def kinds(plan):
             "several taps in a tile": plan.tile_taps > 1,
             "several blocks": prod(plan.block_grid) > 1,
             "bands": any(plan.banded(n) for n in range(len(plan.axes))),
+            "sums of their own": plan.own_sums,
+            "written from registers": plan.straight,
+            "past the caches": plan.past_caches,
         }
     return {along, *(name for name, has in traits.items() if has)}
 
@@ -290,6 +293,22 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights, several chunks and blocks": (
         problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 17), **SAME),
         {"several chunks", "several blocks"},
+    ),
+    "weights, from registers": (
+        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(13, 37), layout="NXC", **SAME),
+        {"lanes along y", "written from registers"},
+    ),
+    "weights, from registers after several blocks": (
+        problem_of(W, (21, 27), (20, 26), (2, 2), channels=(7, 21), layout="NXC"),
+        {"lanes along y", "written from registers", "several blocks"},
+    ),
+    "weights, kept by a task through several blocks": (
+        problem_of(W, (21, 27), (20, 26), (2, 2), channels=(7, 21)),
+        {"sums of their own", "several blocks"},
+    ),
+    "weights, past the caches": (
+        problem_of(W, (2, 3), (2, 3), (1, 2), channels=(500, 1056), layout="NXC"),
+        {"written from registers", "past the caches"},
     ),
     "weights, bands of rows": (
         problem_of(W, (60, 300), (60, 300), (3, 3), channels=(5, 17), dilation=(25, 2), low=(25, 2)),

@@ -15,6 +15,7 @@ from convgrad.codegen import bias, data, finish, interleave, packing, stages, we
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Groups, Tile
+from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan import axes, choose_data, choose_weights
@@ -113,6 +114,10 @@ def sums_that_start_from_zero(plain, self, tile):
     return tile.zeros()
 
 
+def zeros(plain, self, b, place):
+    return self.tile.zeros()
+
+
 def last_row_twice(plain, self, b, a, x, c, reductions, first, *taps):
     return plain(replace(self, rows=(*self.rows[:-1], self.rows[0])), b, a, x, c, reductions, first, *taps)
 
@@ -170,7 +175,16 @@ MUTANTS = {
         weights.SumsStage, "_on_x", tap_zero, NAMED["weights, bands of rows"]
     ),
     "sums are not cleared": Mutant(
-        weights.SumsStage, "_clear", nothing, NAMED["weights, lanes along y"]
+        weights.SumsStage, "_clear", nothing, NAMED["weights, several chunks and blocks"]
+    ),
+    "sums of blocks before are forgotten": Mutant(
+        OwnSums, "before", zeros, NAMED["weights, from registers after several blocks"]
+    ),
+    "tiles of weights are written whole": Mutant(
+        OwnSums, "_whole", nothing, NAMED["weights, from registers"]
+    ),
+    "sums that a task has kept are not written": Mutant(
+        OwnSums, "finish", nothing, NAMED["weights, kept by a task through several blocks"]
     ),
     "chunks are not added": Mutant(
         finish, "_add_chunks", nothing, NAMED["weights, several chunks and blocks"]

@@ -340,7 +340,8 @@ def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
     if not plan.direct:
         slabs = [plan.row_slab_size * size_of, plan.lane_slab_size * size_of]
         yield "slabs", slabs, f"{size(slabs[0])} of rows, {size(slabs[1])} of lanes"
-    yield "sums", plan.sum_size * size_of, f"{size(plan.sum_size * size_of)} in each chunk"
+    kept = plan.own_sum_size if plan.own_sums else plan.sum_size
+    yield "sums", kept * size_of, f"{size(kept * size_of)} in each {'task' if plan.own_sums else 'chunk'}"
 
 
 def _traffic(plan: Plan) -> list[_Traffic]:
@@ -362,10 +363,14 @@ def _traffic(plan: Plan) -> list[_Traffic]:
     per_task = 0 if plan.direct else (plan.row_slab_size + plan.lane_slab_size) * number
     blocks = -(-prod(plan.block_grid) // plan.chunks)
     packed = first * blocks * per_task
-    return [
-        _Traffic("inputs packed", packed, _share_of(packed, first) if packed else ": read where they lie"),
-        _Traffic("sums", plan.chunks * plan.sum_size * number, f", of {plan.chunks} chunks, added by the second stage"),
-    ]
+    sums = _Traffic(
+        "sums", plan.chunks * plan.sum_size * number, f", of {plan.chunks} chunks, added by the second stage"
+    )
+    if plan.own_sums:
+        sums = _Traffic(
+            "sums", plan.sum_size * number, ", in registers" if plan.straight else ", by the tasks themselves"
+        )
+    return [_Traffic("inputs packed", packed, _share_of(packed, first) if packed else ": read where it lies"), sums]
 
 
 def _share_of(total: int, tasks: int) -> str:

@@ -18,7 +18,7 @@ from convgrad.plan.weights import WeightsPlan
 
 def chunk_numbers(plan: WeightsPlan) -> int:
     """From the sums of one chunk to those of the next."""
-    return round64(BYTES[plan.compute] * plan.sum_size) // BYTES[plan.compute]
+    return round64(BYTES[plan.compute] * plan.shared_sums) // BYTES[plan.compute]
 
 
 def first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
@@ -28,8 +28,11 @@ def first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
 
 
 def finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
-    """The last task is the bias gradient."""
+    """The last task is the bias gradient, or the only one."""
     sums = b.at(at.shared, plan.chunks * chunk_numbers(plan), ARITHMETIC[plan.compute])
+    if plan.own_sums:
+        finish_bias(plan, b, sums, at.bias)
+        return
     b.either(
         b.compare("slt", task, prod(plan.finish_grid)),
         lambda: finish(plan, b, at, task),
@@ -39,17 +42,24 @@ def finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> 
 
 def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
-    isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
     bundle, block, share = b.split(task, plan.finish_grid)
     first = b.mul(share, plan.finish_rows)
     rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
-    sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), kind)
+    sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), ARITHMETIC[plan.compute])
     if plan.chunks > 1:
         _add_chunks(plan, b, sums, rows)
+    write_rows(plan, b, at, sums, bundle, block, first, rows)
+
+
+def write_rows(
+    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index
+) -> None:
+    """The sums of some rows of a lane block, at most `plan.finish_rows`, as weights; scratch holds them in between."""
+    p = plan.problem
     group, k, c = p.w_strides[:3]
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
-    taps, step = [], plan.padded_rows * plan.width
+    taps, step = [], plan.sum_rows * plan.width
     for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
         taps.append(Dim(extent, step, stride))
         step *= extent
@@ -62,10 +72,17 @@ def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     origin = b.dot(
         [(first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
     )  # fmt: skip
-    copy = Copy(isa=isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate)
     target = b.at(at.w, origin, STORAGE[p.out_dtype])
-    unpack_weights(b, copy, sums, target, at.scratch, lanes, (Dim(rows, plan.width, row_step), plan.finish_rows), taps,
-                   plan.width)  # fmt: skip
+    of_rows = (Dim(rows, plan.width, row_step), plan.finish_rows)
+    unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width)
+
+
+def weights_copy(plan: WeightsPlan) -> Copy:
+    """From sums to weights."""
+    p = plan.problem
+    return Copy(
+        isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
+    )
 
 
 def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None:

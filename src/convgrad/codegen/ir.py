@@ -51,6 +51,7 @@ class Module:
         self._functions: list[str] = []
         self._declarations: dict[str, str] = {}
         self._globals: list[str] = []
+        self._metadata: dict[str, str] = {}
         self.notes: set[str] = set()  # what emitters have added that a module needs once
 
     def declare(self, result: str, name: str, arguments: Sequence[str]) -> None:
@@ -74,6 +75,10 @@ class Module:
         self._globals.append(f"{name} = {text}")
         return Value("ptr", name)
 
+    def metadata(self, text: str) -> str:
+        """The name of what instructions say about themselves; equal texts are one."""
+        return self._metadata.setdefault(text, f"!{len(self._metadata)}")
+
     def bytes(self, values: bytes) -> Value:
         """A constant block of bytes, on cache lines of its own; equal blocks are one."""
         body = ", ".join(f"i8 {value}" for value in values)
@@ -90,7 +95,9 @@ class Module:
         self._functions.append(text)
 
     def __str__(self) -> str:
-        return "\n\n".join(["\n".join(self._globals), *self._functions, "\n".join(self._declarations.values())]) + "\n"
+        said = (f"{name} = !{{{text}}}" for text, name in self._metadata.items())
+        last = [*self._declarations.values(), *said]
+        return "\n\n".join(["\n".join(self._globals), *self._functions, "\n".join(last)]) + "\n"
 
 
 class Builder:
@@ -265,6 +272,10 @@ class Builder:
     def store(self, value: Value, address: Value, align: int) -> None:
         """A plain store."""
         self.do(f"store {value}, {address}, align {align}")
+
+    def store_past_caches(self, value: Value, address: Value, align: int) -> None:
+        """A store of what nobody reads soon; on x86 an order among others only comes with a fence."""
+        self.do(f"store {value}, {address}, align {align}, !nontemporal {self.module.metadata('i32 1')}")
 
     def beyond(self, base: Value, offset: Index) -> Value:
         """The address `offset` bytes beyond `base`, which may lie outside of everything: not to be read."""

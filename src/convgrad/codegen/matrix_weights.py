@@ -32,7 +32,7 @@ def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
     if plan.fallback is not None and sums.verdict is not None:
         spare = SumsStage(plan.fallback)
         again, shared, other = emit_weights(module, spare, "again.", shared, sums.verdict.bad)
-        stages, scratch = (stages[0], again[0], stages[1], again[1]), max(scratch, other)
+        stages, scratch = (stages[0], again[0], stages[1], *again[1:]), max(scratch, other)
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 

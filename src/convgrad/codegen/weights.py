@@ -15,6 +15,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule, Stage
+from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.weights_ahead import WeightsAhead
@@ -26,7 +27,7 @@ Bands = dict[int, Index]  # tap, by axis
 
 
 def lower_weights(plan: WeightsPlan) -> KernelModule:
-    """Two stages: sums, then weights."""
+    """Sums, then weights, in one stage or two."""
     module = Module()
     stages, shared, scratch = emit_weights(module, SumsStage(plan))
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
@@ -40,21 +41,20 @@ def emit_weights(
 
     `only_if` holds for both stages, `finish_if` for the second.
     """
-    plan, size = sums.plan, BYTES[sums.plan.compute]
+    plan = sums.plan
     plan.validate()
-    staging = round64(size * plan.taps * plan.finish_rows * plan.width)
-    scratch = max(staging, sums.slab_bytes)
+    scratch = sums.own_sums_start + sums.own_sum_bytes
     bias = plan.problem.bias_gradient
-    tasks = prod(plan.finish_grid) + (1 if bias else 0)
+    tasks = (0 if plan.own_sums else prod(plan.finish_grid)) + (1 if bias else 0)
     last = finish_with_bias if bias else finish
 
     def write(b: Builder, at: Places, task: Value) -> None:
         last(plan, b, at, task)
 
-    stages = (
-        emit_stage(module, f"{prefix}sums", prod(plan.grid), scratch, sums.task, start=start, only_if=only_if),
-        emit_stage(module, f"{prefix}finish", tasks, scratch, write, start=start, only_if=finish_if or only_if),
-    )
+    stages = (emit_stage(module, f"{prefix}sums", prod(plan.grid), scratch, sums.task, start=start, only_if=only_if),)
+    if tasks or not plan.own_sums:
+        condition = finish_if or only_if
+        stages += (emit_stage(module, f"{prefix}finish", tasks, scratch, write, start=start, only_if=condition),)
     return stages, start + sums.shared_bytes, scratch
 
 
@@ -70,6 +70,7 @@ class SumsStage:
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
         self.tile = self._tile()
         self.ahead: WeightsAhead | None = None  # of the task that is being written
+        self.own: OwnSums | None = None  # likewise
 
     @property
     def row_slab_bytes(self) -> int:
@@ -83,17 +84,29 @@ class SumsStage:
         return 0 if plan.direct else self.row_slab_bytes + round64(plan.packed_bytes * plan.lane_slab_size)
 
     @property
+    def own_sums_start(self) -> int:
+        """Behind the slabs, which make room for sums on their way to the weights."""
+        plan = self.plan
+        staging = 0 if plan.straight else round64(BYTES[plan.compute] * plan.taps * plan.finish_rows * plan.width)
+        return max(self.slab_bytes, staging)
+
+    @property
+    def own_sum_bytes(self) -> int:
+        """Of the sums that a task keeps to itself."""
+        return round64(BYTES[self.plan.compute] * self.plan.own_sum_size) if self.plan.own_sums else 0
+
+    @property
     def shared_bytes(self) -> int:
         """Sums of all chunks."""
         plan, size = self.plan, BYTES[self.plan.compute]
-        return (round64(size * plan.sum_size) + size * plan.bias_size) * plan.chunks
+        return (round64(size * plan.shared_sums) + size * plan.bias_size) * plan.chunks
 
     def _tile(self) -> Tile:
         """Rows and columns in the order (tap, channel or vector)."""
         plan = self.plan
         reach = plan.axes[-1].dilation
         row_axes, row_channel = plan.row_slab
-        step = plan.padded_rows * plan.width  # of the sums, per tap
+        step = plan.sum_rows * plan.width  # of the sums, per tap
         channels, vectors, taps = range(plan.row_channels), range(plan.vectors), range(plan.tile_taps)
         still = range(1)
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
@@ -114,7 +127,9 @@ class SumsStage:
         self.last_block = b.minimum(b.add(self.first_block, plan.share_blocks), plan.lane_blocks)
         self.first_row = b.mul(row_share, plan.share_rows)
         self.sums = b.at(at.shared, b.mul(chunk, chunk_numbers(plan)), self.kind)
-        self._clear(b)
+        self.own = self._own_sums(b, at)
+        if self.own is None:
+            self._clear(b)
         self.ahead = WeightsAhead(plan, self.bundle, self.first_row, self.first_block) if plan.fetches_ahead else None
         bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
         if bias:
@@ -126,6 +141,8 @@ class SumsStage:
             starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
             if bias:
                 bias.add_block(b, starts)
+            if self.own is not None:
+                self.own.number = number
             if plan.direct:
                 self._in_place(b, at, starts)
                 return
@@ -141,6 +158,15 @@ class SumsStage:
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
         last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
         b.loop(first, last, block, name="block")
+        if self.own is not None:
+            self.own.finish(b)
+
+    def _own_sums(self, b: Builder, at: Places) -> OwnSums | None:
+        """Where a task has its sums to itself."""
+        if not self.plan.own_sums:
+            return None
+        sums = b.at(at.scratch, self.own_sums_start, "i8")
+        return OwnSums(self.plan, self.tile, at, sums, self.bundle, self.first_row, self.first_block, self.last_block)
 
     def _bias_share(self, b: Builder, at: Places, chunk: Index, lane_share: Index, row_share: Index) -> BiasShare:
         """The channels that this task packs, where it is the one to sum them."""
@@ -178,7 +204,7 @@ class SumsStage:
             base = self._sums_at(b, lane_block)
 
             def of_tap(tap: Index, _: object) -> None:
-                target = b.at(base, b.mul(tap, plan.padded_rows * plan.width), self.kind)
+                target = b.at(base, b.mul(tap, plan.sum_rows * plan.width), self.kind)
                 emit_zero(b, self.isa, plan.compute, target, plan.share_rows * plan.width)
 
             b.loop(0, plan.taps, of_tap, name="tap")
@@ -306,7 +332,7 @@ class SumsStage:
         vectors = lanes
         if not plan.direct:
             vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
-        sums = self._sums_at(b, lane_block)
+        sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
         row_axes, _ = plan.row_slab
         counts = [
             b.minimum(b.sub(axis.windows, start), block)
@@ -369,9 +395,14 @@ class SumsStage:
             def of_row(row: Index, _: object) -> None:
                 a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.slab_dtype])
                 x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
-                place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
                 walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
-                tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, walks=walks)
+                if self.own is None:
+                    place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
+                    tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, walks=walks)
+                    return
+                place = self.own.place(b, lane_block, tap, row)
+                total = tile.sum(b, a, x, self.own.before(b, place), reductions, walks=walks)
+                self.own.after(b, place, total, lane_block, tap, row)
 
             b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
 

@@ -72,7 +72,7 @@ def _slab_cost(plan: DataPlan) -> float:
 
 
 def _results_cost(plan: DataPlan) -> float:
-    """Predicted cycles of what a task does with its results: each share of channels adds to them, then they move out."""
+    """Predicted cycles for the results of a task: each share of channels adds to them, then they move out."""
     results, size = plan.result_block * plan.blocks_per_task, SIZES[plan.compute] * plan.result_size
     through = THROUGH[0][1]
     if plan.i_blocks > 1:

@@ -11,7 +11,7 @@ from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.tiles import best_row_tile
+from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
 from convgrad.problem.conv import ConvProblem
@@ -54,7 +54,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     c, k, groups = problem.x_channels, problem.y_channels, problem.groups
     taps = problem.taps[-1]
     windows = problem.batch * prod(problem.y_extent) * prod(problem.taps[:-1])
-    elements = {name: prod(problem.shapes[name]) for name in "xy"}
+    elements = {name: prod(problem.shapes[name]) for name in "xyw"}
     lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
     base = WeightsPlan(
         problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=window_axes(problem), lane_side="y",
@@ -65,6 +65,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     for side, rows, across, other in (("y", c, k, "x"), ("x", k, c, "y")):
         shape = best_row_tile(rows, together, taps, across, lanes, machine.registers, rows_shift=side == "y")
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
+        cost += 0.0 if problem.w_strides[1 if side == "y" else 2] == 1 else elements["w"] * TURN
         yield groups * windows * shape.cycles + cost, replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],

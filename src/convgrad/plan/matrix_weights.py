@@ -39,6 +39,11 @@ class MatrixWeightsPlan(WeightsPlan):
         return False
 
     @property
+    def own_sums(self) -> bool:
+        """No: what to make of sums is known when all of them are there."""
+        return False
+
+    @property
     def packed_bytes(self) -> int:
         """Of a number in a slab."""
         return 2

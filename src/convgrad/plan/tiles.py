@@ -15,8 +15,6 @@ BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
-FETCH = 0.35  # cycles, not hidden, for a vector of B that comes from L2
-STREAM = 0.05  # cycles, not hidden, for a row of its own in memory that numbers are taken from
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
 VECTOR_BYTES = 64  # or less
@@ -200,48 +198,3 @@ def _step_cycles(
 
 def _load_cycles(broadcasts: int, loads: float) -> float:
     return BROADCAST * broadcasts + loads / LOADS_PER_CYCLE
-
-
-@dataclass(frozen=True, slots=True)
-class RowTile:
-    """Row channels, taps of the innermost axis and vectors of lanes, and predicted cycles per window."""
-
-    row_channels: int
-    taps: int
-    vectors: int
-    cycles: float
-
-
-def best_row_tile(
-    rows: int,
-    most_taps: int,
-    taps: int,
-    lane_channels: int,
-    lanes: int,
-    registers: int,
-    *,
-    rows_shift: bool,
-    a_vector: bool = False,
-) -> RowTile:
-    """The cheapest tile for sums of outer products; taps multiply the rows where these shift, else columns.
-
-    A tile holds a divisor of `taps`, at most `most_taps`.
-    """
-    best: RowTile | None = None
-    for vectors in range(1, 5):
-        if vectors > 1 and (vectors - 1) * lanes >= lane_channels:
-            break
-        blocks = -(-lane_channels // (vectors * lanes))
-        for together in (t for t in range(1, most_taps + 1) if taps % t == 0):
-            columns = vectors if rows_shift else vectors * together
-            most = most_rows(registers, columns) // (together if rows_shift else 1)
-            for channels in cuts(rows, most):
-                pieces = -(-rows // channels)
-                count = channels * (together if rows_shift else 1)
-                loads = _load_cycles(0, columns + count * columns) if a_vector else _load_cycles(count, columns)
-                step = max(count * columns / FMA_PER_CYCLE, loads, LATENCY) + FETCH * columns + STREAM * channels
-                cycles = pieces * blocks * taps // together * (step + 0.1)
-                if best is None or cycles < best.cycles:
-                    best = RowTile(channels, together, vectors, cycles)
-    assert best is not None
-    return best

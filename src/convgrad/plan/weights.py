@@ -10,6 +10,7 @@ from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
+FAR_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
@@ -248,6 +249,33 @@ class WeightsPlan:
     # --- sums
 
     @property
+    def own_sums(self) -> bool:
+        """Whether a task turns its sums into weights by itself, since nobody else has a share of them."""
+        return self.chunks == 1 and not self.spread and prod(self.block_grid) > 0
+
+    @property
+    def straight(self) -> bool:
+        """Whether register tiles are stored as weights: lanes lie side by side there, as they are."""
+        p = self.problem
+        lane_step = p.w_strides[1 if self.rows_shift else 2]
+        return self.own_sums and lane_step == 1 and p.out_dtype == self.compute and not p.accumulate
+
+    @property
+    def past_caches(self) -> bool:
+        """Whether weights go to memory at once, where the instruction set can: whole vectors, more than L2 holds."""
+        p = self.problem
+        steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
+        aligned = all(step % self.lanes == 0 for step in steps)
+        return self.straight and aligned and SIZES[p.out_dtype] * prod(p.shapes["w"]) >= FAR_BYTES
+
+    @property
+    def own_sum_size(self) -> int:
+        """Sums that a task with its own keeps between blocks, or until they are weights; else those of odd tiles."""
+        if self.straight and prod(self.block_grid) == 1:
+            return self.tile_taps * self.sum_rows * self.width
+        return self.share_blocks * self.sum_block
+
+    @property
     def bias_size(self) -> int:
         """Sums per channel of one chunk, which are the bias gradient; those of a chunk begin on a cache line."""
         return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
@@ -258,23 +286,33 @@ class WeightsPlan:
         return self.share_rows * self.row_shares
 
     @property
+    def sum_rows(self) -> int:
+        """Row channels from a tap of the sums to the next."""
+        return self.share_rows if self.own_sums else self.padded_rows
+
+    @property
     def sum_block(self) -> int:
         """Sums of one lane block, order (taps, row channel, lane)."""
-        return self.taps * self.padded_rows * self.width
+        return self.taps * self.sum_rows * self.width
 
     @property
     def sum_size(self) -> int:
         """Sums of one chunk, order (bundle, lane block, sum block)."""
-        return self.bundles * self.lane_blocks * self.sum_block
+        return self.bundles * self.lane_blocks * self.taps * self.padded_rows * self.width
+
+    @property
+    def shared_sums(self) -> int:
+        """Those that all tasks share."""
+        return 0 if self.own_sums else self.sum_size
 
     @property
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
-        return min(self.padded_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
 
     @property
     def finish_grid(self) -> Ints:
-        """Tasks of the second stage: bundles, lane blocks, shares of the rows."""
+        """Tasks of the second stage, if there is one: bundles, lane blocks, shares of the rows."""
         return (self.bundles, self.lane_blocks, -(-self.row_count // self.finish_rows))
 
     @property

@@ -69,6 +69,24 @@ class Isa:
         """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
         self.store_bits(b, self._narrow(b, dtype, value), address, count)
 
+    @property
+    def streams(self) -> bool:
+        """Whether `stream` stores past the caches (Intel 64 and IA-32 manual, volume 1, 10.4.6)."""
+        return self.assembly
+
+    def stream(self, b: Builder, vector: Value, address: Value) -> None:
+        """Store a whole vector, of the arithmetic type, where addresses are multiples of its length."""
+        b.store_past_caches(vector, address, self.vector_bytes)
+
+    def is_aligned(self, b: Builder, address: Value) -> Value:
+        """Whether an address is a multiple of the length of a vector."""
+        number = b.cast("ptrtoint", address, "i64")
+        return b.compare("eq", b.emit("i64", f"and {number}, {self.vector_bytes - 1}"), 0)
+
+    def end_streams(self, b: Builder) -> None:
+        """Whoever sees a store that comes now sees those of `stream` that came before."""
+        b.do('call void asm sideeffect "sfence", "~{memory}"()')
+
     def store_bits(self, b: Builder, raw: Value, address: Value, count: Value | None = None) -> None:
         """Store numbers as they are, aligned to one of them; with `count` only the first `count` lanes."""
         kind = raw.type[1:-1].split(" x ")[1] if raw.type.startswith("<") else raw.type

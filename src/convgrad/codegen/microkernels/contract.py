@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -89,21 +89,42 @@ class Tile:
 
         Lines of `walks` are asked for on the way.
         """
-        kind, dtype = self._kind(self.c_dtype), self.c_dtype or self.compute
+        first = self.load(b, c) if first is None else first
+        self.store(b, c, self.sum(b, a, x, first, reductions, taps, walks))
+
+    def sum(
+        self, b: Builder, a: Value, x: Value, first: Sequence[Value], reductions: Sequence[Reduction],
+        taps: Sequence[tuple[int, int]] = ((0, 0),), walks: Sequence[Walk] = (),
+    ) -> list[Value]:  # fmt: skip
+        """The tile, which starts from `first` and is not stored, per row and column."""
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
-        tile = dict(zip(places, self.load(b, c) if first is None else first, strict=True))
+        tile = dict(zip(places, first, strict=True))
         if taps:
             for walk in walks:
                 walk.begin(b)
             tile = self._reduce(b, a, x, tile, _joined(reductions), taps, walks, 0)
-        for r, v in places:
-            self.isa.store(b, dtype, tile[r, v], b.at(c, self.c_rows[r] + self.c_columns[v], kind))
+        return [tile[place] for place in places]
 
     def load(self, b: Builder, c: Value) -> list[Value]:
         """The tile at c, to start from."""
         lanes, dtype = self.isa.lanes(self.compute), self.c_dtype or self.compute
-        places = (b.at(c, row + column, self._kind(dtype)) for row in self.c_rows for column in self.c_columns)
-        return [self.isa.load(b, dtype, place, lanes) for place in places]
+        return [self.isa.load(b, dtype, place, lanes) for place in self._at_c(b, c)]
+
+    def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """To c."""
+        for value, place in zip(tile, self._at_c(b, c), strict=True):
+            self.isa.store(b, self.c_dtype or self.compute, value, place)
+
+    def stream(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """To c, past the caches: `Isa.stream`."""
+        for value, place in zip(tile, self._at_c(b, c), strict=True):
+            self.isa.stream(b, value, place)
+
+    def _at_c(self, b: Builder, c: Value) -> Iterator[Value]:
+        """Where each vector of the tile is in memory, right before it is needed."""
+        for row in self.c_rows:
+            for column in self.c_columns:
+                yield b.at(c, row + column, self._kind(self.c_dtype))
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
