@@ -278,6 +278,6 @@ class DataPlan:
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
             f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
             f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled, "
-            f"{'packs weights' if self.packs_weights else 'weights packed first'}\n"
+            f"{'own weights' if self.packs_weights else 'shared weights'}\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
