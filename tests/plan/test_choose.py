@@ -200,7 +200,7 @@ def test_weights_that_outweigh_the_image_are_packed_by_the_task_that_uses_them(u
     heavy = problem_of(unknown, channels=(512, 512), image=7, windows=7, taps=3, low=1, batch=8, nxc=nxc)
     plan = choose(heavy, machine_for("avx512"))
     assert (plan.packs_weights, tasks_of_a_panel(plan)) == (True, 1)
-    assert prod(plan.grid) >= 8, "a few threads are busy"
+    assert prod(plan.grid) in (6, 8), "a few threads are busy, two of them to the end"
     module = lower(plan)
     assert module.shared_bytes == 0
     assert module.scratch_bytes < 1 << 20

@@ -25,6 +25,7 @@ RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 LEAST_TASKS = 8  # that keep a few threads evenly busy
+LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
 FAR_BYTES = 16.0  # per cycle, from beyond L2
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
@@ -118,7 +119,7 @@ def _sizes(tile: int, whole: int, *, fine: bool) -> list[int]:
 def _cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles of packing, of fetching weights again, and of what grows with too large or too few tasks."""
     size, tasks = plan.packed_bytes, prod(plan.grid)
-    alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
+    alone = 1 / tasks if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     zeros = plan.slab_size / plan.lanes if any(plan.padded(n) for n in range(len(plan.axes))) else 0.0
     in_planes = not plan.spread and _in_planes(plan)
@@ -143,6 +144,13 @@ def _cost(plan: DataPlan, cycles: float) -> float:
         kept = size * (plan.slab_size + 2 * plan.panel) + results_bytes  # a panel, and what it is made of
         overflow += _overflow(kept, OWN_BYTES)
     return tasks * plan.i_blocks * (packing + results) + weights + cycles * (OVERFLOW * overflow + alone)
+
+
+def _leave_threads_idle(plan: DataPlan, tasks: int) -> bool:
+    """Whether tasks are too few; large ones, since they cover all outputs, also where one of a pair has none left."""
+    if plan.packs_weights:
+        return tasks < LEAST_PACKING_TASKS or (tasks < 2 * LEAST_TASKS and tasks % 2 == 1)
+    return tasks < LEAST_TASKS
 
 
 def _weights_cost(plan: DataPlan) -> float:
