@@ -43,7 +43,7 @@ def test_phases_are_explained(convgrad, peaks):
 def test_who_packs_the_weights_is_told(convgrad, peaks, layer, own, words):
     _, out, _ = convgrad("explain", *peaks, layer)
     assert words in out
-    assert ("stage pack" in out, "stage main" in out) == (not own, True)
+    assert ("pack in " in out, "main in " in out) == (not own, True)
     (one,) = json.loads(convgrad("explain", *peaks, "--json", layer)[1])["operations"]
     assert one["plan"]["packing"] is own
 

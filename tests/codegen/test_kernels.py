@@ -259,7 +259,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"several tasks along channels"},
     ),
     "tasks pack their own weights": (
-        problem_of(Y, (6, 6), (6, 6), (3, 3), channels=(300, 150), bias=True, **SAME),
+        problem_of(Y, (6, 6), (6, 6), (3, 3), channels=(700, 150), bias=True, **SAME),
         {"own weights", "several blocks of input channels", "several tasks along channels"},
     ),
     "tasks pack their own weights, channels last": (

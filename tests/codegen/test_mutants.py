@@ -11,7 +11,7 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, finish, interleave, packing, stages, weights
+from convgrad.codegen import bias, data, finish, interleave, lanes, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Groups, Tile
@@ -215,7 +215,7 @@ MUTANTS = {
         packing, "pick", picked_one_too_far, NAMED["weights across groups, packed"], MASKED
     ),
     "the last bundle goes on beyond the groups": Mutant(
-        data, "_first_group", groups_that_go_on, ODD_GROUPS
+        lanes, "first_group", groups_that_go_on, ODD_GROUPS
     ),
     "the mask of a store is forgotten": Mutant(
         Isa, "store", store_without_count, NAMED["pads beyond the kernel"], MASKED

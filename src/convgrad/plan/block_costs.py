@@ -18,6 +18,7 @@ SLAB_BYTES = 256 * 1024
 RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_TASKS = 8  # that keep a few threads evenly busy
+LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
 FAR_BYTES = 16.0  # per cycle, from beyond L2
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
@@ -41,7 +42,7 @@ OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its s
 def block_cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles that blocks take beyond those of the arithmetic, for all of a problem."""
     size, tasks = plan.packed_bytes, prod(plan.grid)
-    alone = 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
+    alone = 1 / tasks if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
     scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])
@@ -55,6 +56,13 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
         overflow += _overflow(kept, OWN_BYTES)
     moved = tasks * (plan.i_blocks * _slab_cost(plan) + _results_cost(plan)) + _weights_cost(plan)
     return moved + cycles * (OVERFLOW * overflow + alone - _saved(plan))
+
+
+def _leave_threads_idle(plan: DataPlan, tasks: int) -> bool:
+    """Whether tasks are too few; large ones, since they cover all outputs, also where one of a pair has none left."""
+    if plan.packs_weights:
+        return tasks < LEAST_PACKING_TASKS or (tasks < 2 * LEAST_TASKS and tasks % 2 == 1)
+    return tasks < LEAST_TASKS
 
 
 def _slab_cost(plan: DataPlan) -> float:
