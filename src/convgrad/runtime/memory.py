@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 ALIGNMENT = 4096  # a page: more than the 64 bytes that stages ask for, so that speed does not depend on malloc's mood
@@ -53,3 +58,24 @@ def clear() -> None:
 def held_bytes() -> int:
     """Bytes kept for later calls."""
     return sum(block.size for block in _free)
+
+
+def on_huge_pages(address: int, size: int) -> None:
+    """Advise the system to back memory that nobody has touched yet with huge pages, where it knows such advice.
+
+    Small pages cost an interruption each when they are first written to. What the memory holds does not change.
+    """
+    page, advise = mmap.PAGESIZE, _madvise()
+    first, last = -(-address // page) * page, (address + size) // page * page
+    if advise is not None and first < last:
+        advise(first, last - first, mmap.MADV_HUGEPAGE)
+
+
+@cache
+def _madvise() -> Any:
+    """The function of the C library; None on systems other than Linux."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function

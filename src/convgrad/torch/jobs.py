@@ -16,7 +16,8 @@ from torch import Tensor
 from convgrad.arrays.view import View
 from convgrad.errors import ShapeError
 from convgrad.torch import kernels
-from convgrad.torch.kernels import DTYPES, TensorOperation, empty_strided, tensor_view
+from convgrad.torch.kernels import DTYPES, TensorOperation, tensor_view
+from convgrad.torch.results import allocator
 
 Ints = Sequence[int]
 
@@ -26,7 +27,7 @@ ONES = {dtype: torch.ones((), dtype=dtype) for dtype in DTYPES}  # the x of Bias
 class Job:
     """One kernel for tensors of known shapes, strides and type."""
 
-    __slots__ = ("arrange", "calls", "kernel", "mask", "name", "shape", "strides")
+    __slots__ = ("arrange", "calls", "empty_strided", "kernel", "mask", "name", "shape", "strides")
 
     def __init__(
         self,
@@ -57,12 +58,13 @@ class Job:
         record = operation.record(
             views, out, attributes, shape, dtype, False, "code", bias_stride=1 if with_bias else None
         )
+        self.empty_strided = allocator(self.shape, tensors[0].dtype)
         self.kernel, self.arrange, self.mask = record.kernel, record.arrange, record.input_mask
         self.calls = 0
 
     def __call__(self, first: int, second: int, like: Tensor, bias: int = 0) -> Tensor:
         """The result for inputs at these addresses."""
-        result = empty_strided(self.shape, self.strides, like.dtype)
+        result = self.empty_strided(self.shape, self.strides, like.dtype)
         self.kernel(*self.arrange((first, second, result.data_ptr())), bias)
         self.calls += 1
         return result

@@ -31,13 +31,11 @@ from convgrad.errors import ArrayError, DtypeError, ShapeError
 from convgrad.settings import asked
 from convgrad.spec.resolve import resolve
 from convgrad.torch.layout import activation_strides, order_of_activations, strides_in_order
+from convgrad.torch.results import allocator
 
 Ints = Sequence[int]
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64"}
-
-# What compiled graphs allocate with: it goes past the dispatcher, and takes half the time of torch.empty_strided
-empty_strided = torch._C._dynamo.guards._empty_strided_cpu
 
 _CONVOLUTION = ("strides", "pads_begin", "pads_end", "dilations", "groups")
 _TRANSPOSED = ("strides", "pads_begin", "pads_end", "output_padding", "dilations", "groups")
@@ -58,7 +56,7 @@ def _runner(record: Record, shape: tuple[int, ...], strides: tuple[int, ...], dt
 
     It gives the result, or None where there is no memory to be read, or elements lie across their addresses.
     """
-    call, mask = record.kernel.__call__, record.input_mask
+    call, mask, empty_strided = record.kernel.__call__, record.input_mask, allocator(shape, dtype)
     x, w, y = record.arrange((0, 1, 2))  # which of the two tensors and the result each of them is
 
     def run(first: Tensor, second: Tensor, bias: Tensor | None) -> Tensor | None:
@@ -171,7 +169,7 @@ class TensorOperation(Operation):
         out_shape = self.output_shape([v.shape for v in views], words, told)
         refuse_more_than_memory(op, self.schema.output, out_shape, dtype)
         strides = self._strides(views, out_shape, order)
-        result = empty_strided(out_shape, strides, first.dtype)
+        result = allocator(out_shape, first.dtype)(out_shape, strides, first.dtype)
         if op == "BiasAddBackward":
             views.append(tensor_view(op, "one", second))
         out = View(
