@@ -263,7 +263,7 @@ MUTANTS = {
         "the last chunk of windows is not added", wrap(finish, "_add_chunks", _lost_chunk), like=_solves_weights
     ),
     "swapped groups": Mutant(
-        "every group reads the input of the first", wrap(data, "_first_group", lambda plain, *_: 0), like=_grouped
+        "every group reads the input of the first", wrap(data, "first_group", lambda plain, *_: 0), like=_grouped
     ),
     "lost bias": Mutant(
         "sums begin with zero", wrap(sweep.Sweep, "_start", lambda _, self, tile: tile.zeros()), like=lambda c: c.bias

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import convgrad.torch  # noqa: E402
 from convgrad.torch.results import FRESH_BYTES, allocator, empty_strided  # noqa: E402
