@@ -11,7 +11,6 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.tiles import step_cycles
-from convgrad.problem.conv import Ints
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
 SLAB_BYTES = 256 * 1024
@@ -145,25 +144,21 @@ def _far_runs(plan: DataPlan, *, given: bool) -> float:
     """Pieces of memory that a task reads, or writes, beyond one for each page: of channels that lie far apart."""
     p = plan.problem
     tensor = "x" if plan.solves_y == given else "y"
-    shape, strides, size = p.shapes[tensor], p.strides[tensor], SIZES[p.dtype]
-    if min(map(abs, strides[1:3])) <= abs(strides[-1]) or size * prod(shape) <= KEPT_BYTES:
+    shape, size = p.shapes[tensor], SIZES[p.dtype]
+    if not in_planes(plan, given=given) or size * prod(shape) <= KEPT_BYTES:
         return 0.0
     if plan.spread:
         channels = plan.slab_groups * shape[2]
     else:
         channels = plan.i_block if given else plan.width * plan.blocks_per_task
-    batch, *spatial = map(min, _taken(plan, given), (shape[0], *shape[3:]))
+    taken = plan.slab_extent if given else plan.result_extent
+    batch, *spatial = map(min, taken, (shape[0], *shape[3:]))
     channels = min(shape[1] * shape[2], channels)
     runs, whole = batch * channels, True
     for extent, total in zip(reversed(spatial), reversed(shape[3:]), strict=True):
         runs *= 1 if whole else extent
         whole = whole and extent == total
     return max(0.0, runs - size * batch * channels * prod(spatial) / PAGE)
-
-
-def _taken(plan: DataPlan, given: bool) -> Ints:
-    """Extents of what a task reads, or writes."""
-    return plan.slab_extent if given else plan.result_extent
 
 
 def _written_bytes(plan: DataPlan) -> int:

@@ -193,8 +193,4 @@ def _step_cycles(
     products: int, broadcasts: int, loads: float, fetch: float = 0.0, shuffles: float = 0.0
 ) -> float:  # fmt: skip
     """Of one step of a sum: the slowest of multiply-adds, loads and the latency of a chain of sums."""
-    return max((products + shuffles) / FMA_PER_CYCLE, _load_cycles(broadcasts, loads), LATENCY) + fetch
-
-
-def _load_cycles(broadcasts: int, loads: float) -> float:
-    return BROADCAST * broadcasts + loads / LOADS_PER_CYCLE
+    return max((products + shuffles) / FMA_PER_CYCLE, BROADCAST * broadcasts + loads / LOADS_PER_CYCLE, LATENCY) + fetch

@@ -10,7 +10,7 @@ from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
 
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
-FAR_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
+PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
@@ -266,7 +266,7 @@ class WeightsPlan:
         p = self.problem
         steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
         aligned = all(step % self.lanes == 0 for step in steps)
-        return self.straight and aligned and SIZES[p.out_dtype] * prod(p.shapes["w"]) >= FAR_BYTES
+        return self.straight and aligned and SIZES[p.out_dtype] * prod(p.shapes["w"]) >= PAST_CACHES_BYTES
 
     @property
     def own_sum_size(self) -> int:
