@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tiny_kernels import run_tiny, tiny_kernel
@@ -96,6 +97,25 @@ def test_another_cpu_does_not_share(cache_folder):
 def test_the_key_names_llvmlite_and_the_sources():
     assert "llvmlite 0." in cache.code_version()
     assert cache.key_of("kernel", 1, machine.current_machine()) != cache.key_of("pool", 1, machine.current_machine())
+
+
+def test_the_key_changes_with_every_source_of_the_compiler():
+    package = Path(cache.__file__).parent.parent
+    marked = {name for source in cache._SOURCES for name, _, _ in cache._marks_of(str(package), source)}
+    compiler = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    assert marked == {name for name in compiler if name.startswith(cache._SOURCES)}
+    assert {"dtypes.py", "codegen/isa/x86.py", "runtime/cache.py"} <= marked
+
+
+def test_a_source_is_told_by_name_size_and_time(tmp_path):
+    source = tmp_path / "plan" / "deep" / "blocks.py"
+    source.parent.mkdir(parents=True)
+    (source.parent / "__pycache__").mkdir()
+    source.write_text("A = 1")
+    before = list(cache._marks_of(str(tmp_path), "plan"))
+    assert before == [("plan/deep/blocks.py", 5, source.stat().st_mtime_ns)]
+    source.write_text("A = 11")
+    assert list(cache._marks_of(str(tmp_path), "plan")) != before
 
 
 @posix
