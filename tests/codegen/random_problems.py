@@ -64,13 +64,14 @@ def check(problem, isa, *, variant=0, seed=0, low=False, alter=None, run=run_her
         plan = altered(plan, np.random.default_rng(alter))
     line = f"check({rebuilding(problem)}, {isa!r}, variant={variant}, seed={seed}, low={low}, alter={alter})"
     try:
-        _check(problem, plan, machine, seed, low, run)
+        check_plan(problem, plan, machine, seed, low, run)
     except AssertionError as error:
         raise AssertionError(f"{line}\n{plan}\n{error}") from None
     return plan
 
 
-def _check(problem, plan, machine, seed, low, run):
+def check_plan(problem, plan, machine, seed=0, low=False, run=run_here):
+    """The same of a plan that need not be among those of the planner; failures tell no more than they find."""
     rng = np.random.default_rng(seed)
     unknown = problem.unknown.value
     arrays, values = {}, {}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from codegen.emitted import HOST_ISAS, each_isa
-from codegen.random_problems import check, random_problem, strides_in
+from codegen.random_problems import check, check_plan, random_problem, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
@@ -109,6 +109,27 @@ def test_blocks_of_channels_have_one_sweep_of_code_between_them(unknown, isa):
     assert 0 < products[0] == products[1]
 
 
+APART = {  # taps farther apart than the outputs of small blocks, at borders
+    "both axes": dict(image=(23, 30), windows=(23, 30), dilation=(9, 13), low=(9, 13)),
+    "rows, beyond both ends": dict(image=(31, 9), windows=(41, 9), dilation=(17, 1), low=(22, 1)),
+    "every other row": dict(image=(43, 17), windows=(12, 17), dilation=(16, 1), low=(6, 1), stride=(2, 1)),
+    "one axis": dict(image=(290,), windows=(290,), dilation=140, low=140),
+}
+
+
+@each_isa
+@pytest.mark.parametrize("unknown", [X, Y], ids=["x", "y"])
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("sizes", APART.values(), ids=APART)
+def test_taps_far_apart_read_bands(sizes, layout, unknown, isa):
+    """In blocks of one tile, as for larger problems."""
+    problem = problem_of(unknown, **sizes, taps=(3,) * len(sizes["image"]), channels=(9, 18), layout=layout)
+    for plan in variants(problem, machine_for(isa)):
+        small = replace(plan, block=plan.tile, reads_in_place=False, writes_in_place=False)
+        assert small.has_bands or max(len(axis.phases) for axis in plan.axes) > 1 or plan.tile[-1] > 16
+        check_plan(problem, small, machine_for(isa))
+
+
 GROUPED = {  # lanes of several groups, each of which meets the numbers of its own
     "halves of a vector": dict(channels=(8, 8), groups=7),
     "quarters of a vector": dict(channels=(4, 4), groups=32),
@@ -190,6 +211,7 @@ def kinds(plan):
             "taps written out": plan.unroll > 0,
             "zeros around": any(plan.padded(n) for n in range(len(plan.axes))),
             "own weights": plan.packs_weights,
+            "bands": plan.has_bands,
         }
     else:
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
@@ -269,6 +291,18 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "tasks pack weights for others": (
         problem_of(Y, (40, 40), (40, 40), (3, 3), channels=(20, 32), **SAME),
         {"along channels"},
+    ),
+    "bands of rows": (
+        problem_of(Y, (61, 20), (7, 20), (3, 3), channels=(20, 20), dilation=(24, 1), low=(0, 1), stride=(2, 1)),
+        {"along channels", "bands"},
+    ),
+    "bands within a row": (
+        problem_of(X, (9, 9), (33, 33), (3, 3), channels=(40, 33), dilation=12, low=24, layout="NXC"),
+        {"along channels", "bands"},
+    ),
+    "bands across groups": (
+        problem_of(Y, (47, 20), (7, 20), (3, 3), channels=(2, 2), groups=9, dilation=(20, 1), low=(0, 1), layout="NXC"),
+        {"across groups", "bands"},
     ),
     "weights, lanes along y": (
         problem_of(W, (9, 9), (9, 9), (3, 3), channels=(4, 33), batch=2, **SAME),

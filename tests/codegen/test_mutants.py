@@ -133,6 +133,10 @@ def tap_zero(plain, self, b, n, start, tap):
     return plain(self, b, n, start, 0)
 
 
+def first_band_alone(plain, self, b, at, slab, i_block, taps):
+    return plain(self, b, at, slab, i_block, tuple(0 for _ in taps))
+
+
 def first_chunk_alone(plain, plan, *arguments):
     return plain(replace(plan, chunks=1), *arguments)
 
@@ -170,6 +174,9 @@ MUTANTS = {
     ),
     "borders of weights are not zeroed": Mutant(
         weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
+    ),
+    "bands of other taps than the first are left out": Mutant(
+        data.DataStages, "_pack_band", first_band_alone, NAMED["bands of rows"]
     ),
     "all bands hold those of the first tap": Mutant(
         weights.SumsStage, "_on_x", tap_zero, NAMED["weights, bands of rows"]

@@ -169,11 +169,13 @@ def workspace(plan):
 
 
 @pytest.mark.parametrize("nxc", [False, True], ids=["NCX", "NXC"])
-def test_rows_between_taps_that_are_far_apart_are_not_packed(nxc):
-    problem = problem_of(Unknown.W, channels=(64, 64), image=1000, windows=1000, taps=3, dilation=128, low=128, nxc=nxc)
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.W, Unknown.Y])
+def test_rows_between_taps_that_are_far_apart_are_not_packed(unknown, nxc):
+    problem = problem_of(unknown, channels=(64, 64), image=1000, windows=1000, taps=3, dilation=128, low=128, nxc=nxc)
     plan = choose(problem, machine_for("avx512"))
     assert plan.banded(1)
-    assert plan.x_extent[1] == 3 * plan.band(1) < 128
+    extents = plan.x_extent if unknown is Unknown.W else plan.slab_extent
+    assert extents[1] == 3 * plan.band(1) < 128
     assert workspace(plan) <= MOST_BYTES
 
 

@@ -267,17 +267,37 @@ class DataStages:
 
     def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
         """The part of the input that the block reads, zeros where a register tile reaches beyond it."""
+        plan = self.plan
+        if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
+            emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
+
+        def band(*taps: Index) -> None:
+            if len(taps) == len(plan.axes):
+                self._pack_band(b, at, slab, i_block, taps)
+            elif plan.banded(len(taps)):
+                b.loop(0, plan.axes[len(taps)].taps, lambda tap, _: band(*taps, tap), name="band")
+            else:
+                band(*taps, 0)
+
+        band()
+
+    def _pack_band(self, b: Builder, at: Places, slab: Value, i_block: Index, taps: tuple[Index, ...]) -> None:
+        """What one tap reads on axes that have a band for each, and all taps on others."""
         plan, p = self.plan, self.plan.problem
         strides, _ = plan.slab_strides
         group_step, channel_stride = self.in_strides[1], self.in_strides[2]
-        dims, source, target = [], 0, 0
+        dims, source, band, target = [], 0, 0, 0
         ranges: list[Range] = []
         for n, axis, start, first, extent, stride, slab_stride in zip(
             count(), plan.axes, self.starts, plan.slab_start, plan.slab_extent,
             (self.in_strides[0], *self.in_strides[3:]), strides, strict=False,
         ):  # fmt: skip
             origin = b.add(b.mul(start, axis.in_step), first)
-            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
+            if plan.banded(n):
+                origin, extent = b.add(origin, b.mul(taps[n], axis.offset_step)), plan.band(n)
+                band = b.add(band, b.mul(taps[n], extent * slab_stride))
+            clipped = first < 0 or plan.banded(n)
+            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if clipped else 0
             high = b.maximum(b.minimum(b.sub(axis.in_extent, origin), extent), low)
             dims.append(Dim(b.sub(high, low), stride, slab_stride))
             source = b.add(source, b.mul(b.add(origin, low), stride))
@@ -287,17 +307,17 @@ class DataStages:
         source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
         source = b.add(source, b.mul(self.slab_group, group_step))
         channels = _channels(plan, b, i_block)
-        self.clear_slab(b, slab, ranges, channels)
+        packed = b.at(slab, band, self.packed_kind)
+        if plan.planes == 1:
+            self.clear_slab(b, packed, ranges, channels)
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-        tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(slab, target, self.packed_kind)
+        tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(packed, target, self.packed_kind)
         self.copy_slab(b, copy, tensor, packed, dims, channels)
 
     def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
         """Zeros around the numbers of the input."""
         plan = self.plan
-        if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
-            emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
-        elif plan.pixel_major:
+        if plan.pixel_major:
             emit_zero_outside(b, self.isa, plan.compute, slab, ranges)
         else:
             all_channels = Range(0, channels, None, plan.slab_strides[1])

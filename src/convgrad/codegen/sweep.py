@@ -190,7 +190,7 @@ class Sweep:
     def _summed(self, n: int, spot: Spot, bounds: tuple[Index, Index]) -> Spot:
         """With a loop over the taps of axis n."""
         plan, axis = self.plan, self.plan.axes[n]
-        step: int | Value = axis.offset_step * plan.slab_strides[0][n]
+        step: int | Value = plan.tap_offset(n) * plan.slab_strides[0][n]
         if plan.planes > 1 and axis is plan.axes[-1]:
             step = self.b.module.table(self._plane_places(axis, axis.phases[0]))
         elif bounds == (0, 1):
@@ -204,7 +204,7 @@ class Sweep:
         if plan.planes > 1 and axis is plan.axes[-1]:
             places = self._plane_places(axis, phase)
         else:
-            places = [t * axis.offset_step * plan.slab_strides[0][n] for t in range(phase.taps)]
+            places = [t * plan.tap_offset(n) * plan.slab_strides[0][n] for t in range(phase.taps)]
         step = axis.tap_step * self.tap_strides[n]
         taps = [(x + place, w + t * step) for x, w in spot.unrolled for t, place in enumerate(places[: phase.taps])]
         return replace(spot, unrolled=tuple(taps))

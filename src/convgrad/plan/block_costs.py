@@ -18,7 +18,8 @@ RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
-FAR_BYTES = 16.0  # per cycle, from beyond L2
+FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
+BURST_LINES, BURST_BYTES = 8, 6.0  # at a time, and per cycle, where tiles are too few to fetch a line now and then
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
 SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
@@ -26,6 +27,7 @@ ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multipl
 FEW_ROWS = 5
 ROW = 10.0  # cycles for a row more to copy
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
+LINE = 64  # bytes
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
@@ -94,16 +96,23 @@ def _weights_cost(plan: DataPlan) -> float:
     """Predicted cycles of packing weights, once or in every task that multiplies them, and of fetching them."""
     size = plan.packed_bytes
     used = prod(plan.grid) * plan.panel * plan.i_blocks * plan.blocks_per_task  # by all tasks together
-    again = used * size / FAR_BYTES
+    far = size * plan.weights_size > KEPT_BYTES
+    again = used * size / (BURST_BYTES if far and _lines_at_a_time(plan) > BURST_LINES else FAR_BYTES)
     if not plan.may_pack_weights:
         return again
-    far = size * plan.weights_size > KEPT_BYTES
     each = _order_cost(plan) + (READ_FAR if far else READ_NEAR)
     if plan.packs_weights:
         return used * each
     if plan.reads_in_place and size * plan.weights_size <= PANEL_BYTES:
         again = 0.0
     return STAGE + plan.weights_size * (each + (WRITTEN_FAR if far else WRITTEN_NEAR)) + again
+
+
+def _lines_at_a_time(plan: DataPlan) -> float:
+    """Of the panel of the next sweep, that a tile asks for in every step of its sum."""
+    tiles = prod(-(-b // t) * len(a.phases) for a, b, t in zip(plan.axes, plan.block, plan.tile, strict=True))
+    steps = plan.runs * prod(axis.taps for axis in plan.axes[:-1])
+    return plan.panel * plan.packed_bytes / LINE / max(1, tiles * steps)
 
 
 def _order_cost(plan: DataPlan) -> float:

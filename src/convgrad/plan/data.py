@@ -144,12 +144,40 @@ class DataPlan:
         axis = self.axes[n]
         return self.block[n] >= axis.count and self.tile[n] == 1 and not self.padded(n)
 
+    def band(self, n: int) -> int:
+        """Input elements on axis n from the first to the last that one tap of a block reads."""
+        return self.axes[n].in_step * (self.block[n] - 1) + 1
+
+    def banded(self, n: int) -> bool:
+        """Whether the slab has a band for each tap of axis n, without what lies between them and nobody reads.
+
+        Zeros that surround an axis fill all bands of the axes inside it at once, so that those have none.
+        """
+        axis = self.axes[n]
+        if self.reads_in_place or len(axis.phases) > 1 or axis.taps == 1 or abs(axis.offset_step) <= self.band(n):
+            return False
+        in_planes = self.planes > 1 and n == len(self.axes) - 1
+        return not (in_planes or self.whole(n) or any(self.padded(outer) for outer in range(n)))
+
+    @property
+    def has_bands(self) -> bool:
+        """Whether that is so on any axis."""
+        return any(self.banded(n) for n in range(len(self.axes)))
+
+    def tap_offset(self, n: int) -> int:
+        """From one tap of axis n to the next, in elements of the slab."""
+        return self.band(n) if self.banded(n) else self.axes[n].offset_step
+
     @property
     def slab_start(self) -> Ints:
         """Offsets of the slab's first element per axis; on an axis in planes, a multiple of their number."""
-        starts = (0 if self.reads_in_place or self.whole(n) else axis.reach[0] for n, axis in enumerate(self.axes))
-        *outer, inner = starts
+        *outer, inner = (self._start(n) for n in range(len(self.axes)))
         return (*outer, inner - inner % self.planes)
+
+    def _start(self, n: int) -> int:
+        if self.reads_in_place or self.whole(n):
+            return 0
+        return self.axes[n].phases[0].offset if self.banded(n) else self.axes[n].reach[0]
 
     @property
     def slab_extent(self) -> Ints:
@@ -157,7 +185,9 @@ class DataPlan:
         return tuple(
             axis.in_extent
             if self.whole(n)
-            else axis.in_step * (self.block[n] - 1) + axis.reach[1] - self.slab_start[n] + 1
+            else self.band(n) * axis.taps
+            if self.banded(n)
+            else self.band(n) + axis.reach[1] - self.slab_start[n]
             for n, axis in enumerate(self.axes)
         )
 
