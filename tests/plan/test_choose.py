@@ -271,6 +271,18 @@ def test_a_row_that_can_be_read_in_place_is():
     assert plan.tile[:-1] == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("groups", "stride", "width"),
+    [(144, 1, 16), (128, 1, 128), (160, 2, 80), (144, 2, 48), (24, 2, 16)],
+    ids=["a position is an odd number of lines", "positions collide", "strided", "strided, other", "strided, in L2"],
+)
+def test_depthwise_tiles_are_wide_where_neighbours_would_be_far(groups, stride, width):
+    sizes = {"channels": (1, 1), "groups": groups, "image": 56, "windows": 56 // stride, "stride": stride, "taps": 3}
+    for unknown in (Unknown.X, Unknown.Y):
+        plan = choose(problem_of(unknown, **sizes, low=1, nxc=True), machine_for("avx512"))
+        assert (plan.reads_in_place, plan.width) == (True, width)
+
+
 def test_an_empty_image_has_plans_too():
     """Its rows are packed in no time, however long a run is."""
     problem = problem_of(Unknown.W, channels=(5, 3), image=0, windows=1, taps=1)

@@ -23,8 +23,9 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
-LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
+LARGE, BEYOND_L2 = 16 * 2**20, 2**20  # bytes of tensors that no cache of a core holds, and that L2 does not
 MEMORY_BYTES = 4.5  # per cycle, from there
+COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
@@ -84,10 +85,16 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
 
 
 def _widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
-    """With many channels side by side in a tile, where memory far away decides: it likes long runs."""
+    """With many channels side by side in a tile, where memory far away decides: it likes long runs.
+
+    Where strides leave little arithmetic to a number, or vectors of neighbours push each other out of L1, L3 is far.
+    """
     p = plan.problem
     moved = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    if not plan.spread or moved < LARGE or moved < 2 * cycles * MEMORY_BYTES:
+    share = moved / MEMORY_BYTES / cycles
+    step = (p.x_strides if plan.solves_y else p.y_strides)[-1]
+    collide = SIZES[p.dtype] * step % COLLIDING == 0
+    if not plan.spread or share < 2 or moved < (BEYOND_L2 if collide or share > 2.5 else LARGE):
         return plan
     needed = -(-p.groups // plan.lanes)
     vectors = min(range(min(8, needed), 0, -1), key=lambda many: -(-needed // many) * many)
