@@ -39,6 +39,7 @@ import convgrad.torch
 
 TOLERANCE = {"f32": 1e-2, "bf16": 1e-1}
 TRIAL_STEPS = 3  # of each layout
+KEEP_BYTES = 512 << 20  # what enable() keeps in a program that calls it once; here, steps of PyTorch come in between
 STOCK, OURS, CONTROL = "stock", "convgrad", "control"
 
 
@@ -145,6 +146,7 @@ def main(words: Sequence[str] | None = None) -> int:
     args = arguments(words)
     torch.set_num_threads(args.threads)
     convgrad.set_num_threads(args.threads)
+    convgrad.torch.keep_results(KEEP_BYTES)
     disagreed = False
     for model in args.models:
         for dtype in args.dtypes:

@@ -1,5 +1,10 @@
-"""Memory of large results: huge pages, where the system hands out pages anew for every gradient."""
+"""Memory of large results: huge pages where it is new, and kept for the next one of its size."""
 
+import os
+import subprocess
+import sys
+import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -7,7 +12,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import convgrad.torch  # noqa: E402
-from convgrad.torch.results import FRESH_BYTES, allocator, empty_strided  # noqa: E402
+from convgrad.errors import SettingError  # noqa: E402
+from convgrad.torch.kept import empty_strided  # noqa: E402
+from convgrad.torch.results import FRESH_BYTES, KEEP_BYTES, LARGE_BYTES, STORE, allocator  # noqa: E402
 
 CHANNELS = 2048, FRESH_BYTES // 4 // 2048  # of weights that are just large enough
 HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -28,6 +35,12 @@ def flags_at(address):
             start, stop = (int(end, 16) for end in name.split("-"))
             inside = start <= address < stop
     raise AssertionError(f"no mapping holds {address:#x}")
+
+
+def said_by(program):
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def gradient_by_takeover(src, diff_dst):
@@ -54,6 +67,310 @@ def test_large_gradients_lie_on_huge_pages_in_every_call(gradient):
 
 
 def test_memory_that_malloc_keeps_is_left_as_it_is():
-    assert allocator((FRESH_BYTES // 4 - 1,), torch.float32) is empty_strided
-    assert allocator((FRESH_BYTES // 2 - 1,), torch.bfloat16) is empty_strided
-    assert allocator((FRESH_BYTES // 2,), torch.bfloat16) is not empty_strided
+    assert allocator((LARGE_BYTES // 4 - 1,), torch.float32) is empty_strided
+    assert allocator((LARGE_BYTES // 2 - 1,), torch.bfloat16) is empty_strided
+    assert allocator((LARGE_BYTES // 2,), torch.bfloat16) is not empty_strided
+
+
+NUMBERS = LARGE_BYTES // 4  # of f32, just enough to be kept
+
+
+@pytest.fixture
+def keep():
+    """Sets the limit of what is kept; nothing is, afterwards."""
+    assert (STORE.limit, STORE.idle_bytes) == (0, 0)
+    yield convgrad.torch.keep_results
+    convgrad.torch.keep_results(0)
+    assert (STORE.limit, STORE.idle_bytes) == (0, 0)
+
+
+def result(numbers=NUMBERS, fill=None, dtype=torch.float32):
+    """A tensor as kernels get it."""
+    made = allocator((numbers,), dtype)((numbers,), (1,), dtype)
+    return made if fill is None else made.fill_(fill)
+
+
+def test_the_memory_of_a_dead_result_goes_to_the_next_of_its_size(keep):
+    keep(4 * LARGE_BYTES)
+    first, larger = result(fill=1), result(2 * NUMBERS)
+    at, larger_at = first.data_ptr(), larger.data_ptr()
+    del first, larger
+    assert STORE.idle_bytes == 3 * LARGE_BYTES
+    halves = result(2 * NUMBERS, 2.0, torch.bfloat16)  # of the size of the first one, whatever the type
+    assert halves.data_ptr() == at
+    assert result(2 * NUMBERS).data_ptr() == larger_at
+    matrix = allocator((2, NUMBERS), torch.float32)((NUMBERS, 2), (1, NUMBERS), torch.float32)
+    assert matrix.stride() == (1, NUMBERS)
+    assert matrix.data_ptr() == larger_at
+
+
+def test_nothing_is_kept_unless_asked_for():
+    assert STORE.limit == 0
+    kept = result()
+    assert kept.untyped_storage().resizable()
+    del kept
+    assert STORE.idle_bytes == 0
+
+
+def test_results_that_live_never_share_memory(keep):
+    keep(8 * LARGE_BYTES)
+    alive = {}
+    for number in range(60):  # drops and takes in an order that is no queue and no stack
+        alive.pop(number * 7 % 11, None)
+        alive[number % 11] = result(NUMBERS * (1 + number % 2), number), number
+        ends = sorted((each.data_ptr(), each.data_ptr() + each.nbytes) for each, _ in alive.values())
+        assert all(stop <= start for (_, stop), (start, _) in pairwise(ends))
+    assert all(torch.equal(each, torch.full_like(each, value)) for each, value in alive.values())
+
+
+def test_what_is_kept_stays_below_the_limit_and_the_oldest_goes_first(keep):
+    keep(3 * LARGE_BYTES)
+    many = [result() for _ in range(5)]
+    addresses = [each.data_ptr() for each in many]
+    while many:
+        many.pop(0)
+        assert STORE.idle_bytes <= 3 * LARGE_BYTES
+    assert STORE.idle_bytes == 3 * LARGE_BYTES
+    again = [result() for _ in range(3)]
+    assert [each.data_ptr() for each in again] == addresses[:1:-1]
+    del again
+    keep(LARGE_BYTES)
+    assert STORE.idle_bytes == LARGE_BYTES
+    result(2 * NUMBERS)
+    assert STORE.idle_bytes == LARGE_BYTES, "what is larger than the limit does not drive out what is kept"
+
+
+RESIDENT = """
+import os
+import torch
+import convgrad.torch
+from convgrad.torch.results import FRESH_BYTES, allocator
+
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+n = FRESH_BYTES // 4
+make = allocator((n,), torch.float32)
+convgrad.torch.keep_results(4 * FRESH_BYTES)
+large = [make((n,), (1,), torch.float32).fill_(1) for _ in range(4)]
+held = resident()
+del large
+assert resident() > held - FRESH_BYTES
+convgrad.torch.keep_results(0)
+assert resident() < held - 3 * FRESH_BYTES
+print("given back")
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell how much memory is in use")
+def test_memory_goes_back_to_the_system():
+    """In a process of its own, whose malloc has no room for as much."""
+    assert said_by(RESIDENT) == "given back\n"
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        lambda made: made[5:7],
+        lambda made: made.view(torch.int32),
+        lambda made: made.detach().reshape(2, -1).t(),
+        lambda made: made.numpy()[3:4],
+        lambda made: made.untyped_storage(),
+        lambda made: torch.from_dlpack(made),
+        lambda made: memoryview(made.numpy()),
+    ],
+    ids=["slice", "bits", "transpose", "numpy", "storage", "dlpack", "buffer"],
+)
+def test_whatever_looks_at_a_result_keeps_its_memory(keep, hold):
+    keep(4 * LARGE_BYTES)
+    made = result(fill=3)
+    at, held = made.data_ptr(), hold(made)
+    del made
+    assert STORE.idle_bytes == 0
+    assert result().data_ptr() != at
+    del held
+    assert at in [each.data_ptr() for each in (result(), result())]
+
+
+def test_results_are_tensors_like_any_other(keep):
+    keep(4 * LARGE_BYTES)
+    for _ in range(2):  # new memory, and kept memory
+        made = result(fill=1)
+        assert made.is_leaf
+        assert not made.requires_grad
+        assert made._base is None
+        assert not made.is_inference()
+        at = made.data_ptr()
+        assert made.mul_(3).add_(1).data_ptr() == at
+        made.requires_grad_()
+        (made * 2).sum().backward()
+        assert made.grad is not None
+        assert torch.equal(made.grad, torch.full((NUMBERS,), 2.0))
+        assert torch.equal(made.detach(), torch.full((NUMBERS,), 4.0))
+        del made
+    with torch.inference_mode():
+        assert result().is_inference()
+    assert not result().is_inference()
+
+
+def test_a_result_may_shrink_and_grow_again_but_not_beyond_its_memory(keep):
+    keep(4 * LARGE_BYTES)
+    made = result(fill=2)
+    at = made.data_ptr()
+    made.resize_(NUMBERS // 2)
+    made.resize_(NUMBERS // 4, 4)
+    assert made.data_ptr() == at
+    with pytest.raises(RuntimeError, match="not resizable"):
+        made.resize_(2 * NUMBERS)
+    made.resize_(NUMBERS)
+    assert torch.equal(made, torch.full((NUMBERS,), 2.0))
+
+
+def test_results_that_move_to_shared_memory_leave_theirs_behind(keep):
+    keep(4 * LARGE_BYTES)
+    made = result(fill=5)
+    at = made.data_ptr()
+    made.share_memory_()
+    assert made.data_ptr() != at
+    other = result(fill=6)
+    assert other.data_ptr() == at
+    assert torch.equal(made, torch.full((NUMBERS,), 5.0))
+
+
+def test_gradients_are_added_up_in_place_as_without_a_store():
+    """Which PyTorch does where a storage has one owner; else two gradients of one input cost a third tensor."""
+    source = torch.ones(1, 64, 256, 128, requires_grad=True)
+    layers = [torch.nn.Conv2d(64, 64, 1, bias=False) for _ in range(2)]
+    for layer in layers:
+        torch.nn.init.ones_(layer.weight)
+    with convgrad.torch.enabled(keep_bytes=8 * LARGE_BYTES):
+        for _ in range(3):
+            source.grad = None
+            sum(layer(source).sum() for layer in layers).backward()
+            storage = torch._C._storage_address(source.grad)
+            assert torch._C._storage_Use_Count(storage) == 1
+            assert torch.equal(source.grad, torch.full_like(source, 128.0))
+        assert STORE.idle_bytes > 0
+
+
+def test_threads_that_take_and_drop_results_never_meet(keep):
+    keep(3 * LARGE_BYTES)
+    wrong, start = [], threading.Barrier(4)
+
+    def work(number):
+        start.wait()
+        for turn in range(40):
+            value = float(100 * number + turn)
+            made = [result(fill=value), result(fill=-value)]
+            if not (bool((made[0] == value).all()) and bool((made[1] == -value).all())):
+                wrong.append((number, turn))
+            if STORE.idle_bytes > 3 * LARGE_BYTES:
+                wrong.append("limit")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+FORKED = """
+import os, threading
+import torch
+import convgrad.torch
+from convgrad.torch.results import LARGE_BYTES, STORE, allocator
+
+torch.set_num_threads(1)  # OpenMP of a forked child would wait for threads that stayed behind
+n = LARGE_BYTES // 4
+make = allocator((n,), torch.float32)
+convgrad.torch.keep_results(8 * LARGE_BYTES)
+alive, dead = make((n,), (1,), torch.float32).fill_(1), make((n,), (1,), torch.float32)
+del dead
+inside, leave = threading.Event(), threading.Event()
+
+def hold():
+    with STORE._lock:
+        inside.set()
+        leave.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    try:
+        alive.fill_(2)
+        assert STORE.idle_bytes == 0
+        other = make((n,), (1,), torch.float32).fill_(3)
+        assert alive[0] == 2 and other[0] == 3
+        del alive
+        assert STORE.idle_bytes == LARGE_BYTES
+    except BaseException as error:
+        print(error)
+        os._exit(1)
+    os._exit(0)
+leave.set()
+assert os.waitpid(child, 0)[1] == 0
+assert alive[0] == 1 and STORE.idle_bytes == LARGE_BYTES
+print("apart")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_begins_with_an_empty_store():
+    assert said_by(FORKED) == "apart\n"
+
+
+def test_enable_keeps_and_disable_gives_back():
+    outputs, inputs = 512, NUMBERS // 512
+
+    def gradient(like):
+        src, diff_dst = torch.arange(inputs) % 5 - 2.0, torch.arange(outputs) % 3 - like
+        how = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+        weights = torch.empty(outputs, inputs, 1, 1)
+        src, diff_dst = src.reshape(1, -1, 1, 1), diff_dst.reshape(1, -1, 1, 1)
+        found = torch.ops.aten.convolution_backward(diff_dst, src, weights, None, *how, [False, True, False])[1]
+        assert torch.equal(found[:, :, 0, 0], torch.outer(diff_dst[0, :, 0, 0], src[0, :, 0, 0]))
+        return found
+
+    assert STORE.limit == 0
+    with convgrad.torch.enabled():
+        assert STORE.limit == KEEP_BYTES
+        one, other = gradient(1.0), gradient(2.0)
+        at = {one.data_ptr(), other.data_ptr()}
+        assert len(at) == 2
+        del one, other
+        assert STORE.idle_bytes == 2 * LARGE_BYTES
+        with convgrad.torch.enabled(keep_bytes=LARGE_BYTES):
+            assert (STORE.limit, STORE.idle_bytes) == (LARGE_BYTES, LARGE_BYTES)
+        assert STORE.limit == KEEP_BYTES
+        convgrad.torch.enable()
+        assert STORE.limit == KEEP_BYTES
+        convgrad.torch.enable(keep_bytes=0)
+        assert (STORE.limit, STORE.idle_bytes) == (0, 0)
+        convgrad.torch.enable(keep_bytes=KEEP_BYTES)
+        alive = gradient(1.0)
+    assert (STORE.limit, STORE.idle_bytes) == (0, 0)
+    assert alive[0, 0, 0, 0] == 2.0
+    del alive
+    assert STORE.idle_bytes == 0
+
+
+def test_a_program_may_keep_more_than_enable_does(keep):
+    keep(2 * LARGE_BYTES)
+    with convgrad.torch.enabled(keep_bytes=LARGE_BYTES):
+        assert STORE.limit == 2 * LARGE_BYTES
+        made = result()
+    del made
+    assert (STORE.limit, STORE.idle_bytes) == (2 * LARGE_BYTES, LARGE_BYTES)
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "1 GB"])
+def test_what_is_no_number_of_bytes_is_refused(wrong):
+    with pytest.raises(SettingError, match=r"^keep_bytes is .*; it takes a whole number of bytes, 0 or more$"):
+        convgrad.torch.enable(keep_bytes=wrong)
+    assert not convgrad.torch.is_enabled()
+    with pytest.raises(SettingError, match=r"^most_bytes is .*; it takes a whole number of bytes, 0 or more$"):
+        convgrad.torch.keep_results(wrong)
+    assert STORE.limit == 0

@@ -20,6 +20,7 @@ from convgrad.torch.functions import (
     convolution_backward_data,
     convolution_backward_weights,
 )
+from convgrad.torch.results import keep_results
 from convgrad.torch.takeover import Taken, disable, enable, enabled, is_enabled, taken
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "enable",
     "enabled",
     "is_enabled",
+    "keep_results",
     "nn",
     "restore",
     "taken",

@@ -25,6 +25,7 @@ from torch.library import Library
 from convgrad.errors import ConvError
 from convgrad.settings import asked
 from convgrad.torch.jobs import ONES, Gradients, Job, misaligned, plan_backward, plan_forward
+from convgrad.torch.results import KEEP_BYTES, checked, keep_while_taken, kept_while_taken
 
 MOST_PLANS = 4096  # per operator; a program that makes up more geometries starts afresh
 
@@ -174,14 +175,23 @@ _library: Library | None = None
 _lock = threading.Lock()
 
 
-def enable() -> None:
+def enable(keep_bytes: int | None = None) -> None:
     """Compute the convolutions of CPU tensors in this process, and their gradients, with convgrad.
 
-    Of f32, f64, bf16 and f16; the rest stays with PyTorch. Models, parameters and programs need no change. A second
-    call changes nothing. Call it while no other thread is inside a convolution.
+    Of f32, f64, bf16 and f16; the rest stays with PyTorch. Models, parameters and programs need no change. Call it
+    while no other thread is inside a convolution.
+
+    keep_bytes: when results of 8 MiB or more die, up to so many bytes of their memory are kept for results of the same
+    size that follow, until `disable`; 512 MiB if not given, 0 keeps none. Such results cannot be enlarged by `resize_`.
+
+    A second call changes nothing but keep_bytes, if given. Raises SettingError for what is not a whole number of bytes.
     """
     global _library
+    if keep_bytes is not None:
+        checked("keep_bytes", keep_bytes)
     with _lock:
+        if _library is None or keep_bytes is not None:
+            keep_while_taken(KEEP_BYTES if keep_bytes is None else keep_bytes)
         if _library is not None:
             return
         _forget_counts()
@@ -196,12 +206,13 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Give convolution back to PyTorch. Without an `enable` before, it changes nothing."""
+    """Give convolution back to PyTorch, and memory that was kept. Without an `enable` before, it changes nothing."""
     global _library
     with _lock:
         if _library is not None:
             _library._destroy()
             _library = None
+            keep_while_taken(0)
 
 
 def is_enabled() -> bool:
@@ -210,14 +221,16 @@ def is_enabled() -> bool:
 
 
 @contextmanager
-def enabled() -> Iterator[None]:
+def enabled(keep_bytes: int | None = None) -> Iterator[None]:
     """`enable` for a block; afterwards it is as it was before. It holds for the whole process, not for a thread."""
-    before = is_enabled()
-    enable()
+    before, kept = is_enabled(), kept_while_taken()
+    enable(keep_bytes)
     try:
         yield
     finally:
-        if not before:
+        if before:
+            keep_while_taken(kept)
+        else:
             disable()
 
 
