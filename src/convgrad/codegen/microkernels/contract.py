@@ -59,7 +59,7 @@ class Tile:
 
     C        a register tile of rows × columns vectors; in memory C[r, v] is the vector at c_rows[r] + c_columns[v]
     A        numbers broadcast to all lanes (`a_vector` false), or vectors (`a_vector`), one per
-             column: A[r, v] at rows[r] + v · lanes. With `groups`, a sum over the numbers of a group besides: vectors
+             column: A[r, v] at rows[r] + v · lanes; with `a_shared` all columns meet A[r, 0]. With `groups`, a sum over the numbers of a group besides: vectors
              are put together in registers, lane by lane from its group, and B moves on by a row of C per number.
     B        vectors, any alignment
     Every offset is known at compile time and becomes part of the instruction. A reduction without trips leaves C as
@@ -73,6 +73,7 @@ class Tile:
     c_rows: tuple[int, ...]
     c_columns: tuple[int, ...]
     a_vector: bool = False
+    a_shared: bool = False
     groups: Groups | None = None
     a_dtype: str = ""  # of storage, where an operand is read or written as it lies in the caller's memory
     b_dtype: str = ""
@@ -229,6 +230,11 @@ class Tile:
                 get_b.cache_clear()
         return tile
 
+    @property
+    def _a_moves(self) -> bool:
+        """Whether every column meets vectors of its own."""
+        return self.a_vector and not self.a_shared
+
     def _kind(self, dtype: str) -> str:
         return STORAGE[dtype or self.compute]
 
@@ -240,7 +246,7 @@ class Tile:
 
     def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
         lanes = self.isa.lanes(self.compute)
-        a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self.a_vector else 0
+        a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0
         return [
             (row + a_tap + v * a_column, column + b_tap, r, v)
             for a_tap, b_tap in taps
@@ -253,7 +259,7 @@ class Tile:
         products = self._products(taps)
         places = [len({product[side] for product in products}) for side in (0, 1)]
         visits = [
-            len(taps) * len(self.rows) * (len(self.columns) if self.a_vector else 1),
+            len(taps) * len(self.rows) * (len(self.columns) if self._a_moves else 1),
             len(taps) * len(self.columns),
         ]
         spare = self.isa.registers - len(self.rows) * len(self.columns) - 2
