@@ -11,6 +11,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import emit_weights
 from convgrad.codegen.zeroing import emit_zero
+from convgrad.plan.strides import row_major
 from convgrad.plan.window_lanes import WindowLanesPlan
 
 
@@ -77,25 +78,25 @@ class WindowLanesSums(FlatSums):
     # --- arithmetic
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
-        """Every tap and row tile, for one block of channels of y."""
+        """Every row tile and tap, for one block of channels of y: what a tile reads stays in L1 from tap to tap."""
         plan = self.plan
         strides, channel_step = plan.row_slab
         outer, inner = len(plan.outer), len(plan.axes) - 1
-        assert self.own is not None or plan.chunks > 1 or not self.blocks
         sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
         vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         counts = [
             b.minimum(b.sub(axis.windows, start), block)
             for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
         ]
-        windows = Reduction(0, plan.depth // plan.lanes, plan.lanes, plan.lanes)
+        paces = row_major(plan.outer_block, plan.depth // plan.lanes)
+        windows = Reduction(0, plan.depth // plan.lanes, plan.lanes, plan.lanes, 1)
 
-        def taps(n: int, shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+        def taps(n: int, row: Index, shift: Index, tap: Index, reductions: list[Reduction]) -> None:
             axis = plan.axes[n]
             if n == inner:
                 for first in range(0, axis.taps, plan.tile_taps):
                     place = b.add(b.mul(tap, axis.taps), first)
-                    row_tiles(shift, place, [*reductions, windows], self._tile_of_taps(first))
+                    one_tile(row, shift, place, [*reductions, windows], self._tile_of_taps(first))
                 return
 
             def of_tap(r: Index, _: object) -> None:
@@ -106,28 +107,28 @@ class WindowLanesSums(FlatSums):
                     rest = b.sub(place, b.mul(whole, axis.stride))
                     to_plane = b.mul(rest, plan.plane_strides[0][n - outer])
                     following = b.add(b.add(shift, b.mul(whole, plan.plane_strides[1][n - outer])), to_plane)
-                    taps(n + 1, following, step, reductions)
+                    taps(n + 1, row, following, step, reductions)
                     return
                 first, last = self._bounds(b, axis, starts[n], counts[n], r)
                 following = b.add(shift, b.mul(r, axis.dilation * strides[n]))
-                summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n])
-                taps(n + 1, following, step, [*reductions, summed])
+                summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n], paces[n])
+                taps(n + 1, row, following, step, [*reductions, summed])
 
             b.loop(0, axis.taps, of_tap, name="tap")
 
-        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction], tile: Tile) -> None:
-            rest = b.sub(plan.row_count, self.first_row)
+        def one_tile(row: Index, shift: Index, tap: Index, reductions: list[Reduction], tile: Tile) -> None:
+            a = b.at(rows, shift, self.kind)
+            walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
+            if self.own is None:
+                place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
+                tile.emit(b, a, vectors, b.at(sums, place, self.kind), reductions, None, walks=walks)
+                return
+            place = self.own.place(b, lane_block, tap, row)
+            total = tile.sum(b, a, vectors, self.own.before(b, place), reductions, walks=walks)
+            self.own.after(b, place, total, lane_block, tap, row)
 
-            def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift, b.mul(row, channel_step)), self.kind)
-                if self.own is None:
-                    place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
-                    tile.emit(b, a, vectors, b.at(sums, place, self.kind), reductions, None)
-                    return
-                place = self.own.place(b, lane_block, tap, row)
-                total = tile.sum(b, a, vectors, self.own.before(b, place), reductions)
-                self.own.after(b, place, total, lane_block, tap, row)
-
-            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
-
-        taps(0, 0, 0, [])
+        rest = b.sub(plan.row_count, self.first_row)
+        b.loop(
+            0, b.minimum(rest, plan.share_rows), lambda row, _: taps(0, row, b.mul(row, channel_step), 0, []),
+            step=plan.row_channels, name="row",
+        )  # fmt: skip

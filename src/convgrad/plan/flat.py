@@ -19,11 +19,6 @@ class FlatWeightsPlan(WeightsPlan):
     """
 
     @property
-    def fetches_ahead(self) -> bool:
-        """No."""
-        return False
-
-    @property
     def flat(self) -> tuple[WindowAxis, ...]:
         """The axes that windows are numbered through."""
         return self.axes[max(1, len(self.axes) - 2) :]

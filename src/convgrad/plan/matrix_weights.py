@@ -32,6 +32,11 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return self.pieces >= WHOLE[self.problem.dtype]
 
     @property
+    def fetches_ahead(self) -> bool:
+        """No."""
+        return False
+
+    @property
     def own_sums(self) -> bool:
         """No: what to make of sums is known when all of them are there."""
         return False

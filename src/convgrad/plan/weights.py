@@ -114,6 +114,11 @@ class WeightsPlan:
         return self.width
 
     @property
+    def tile_steps(self) -> int:
+        """Steps of the sum of a tile in a whole block of windows."""
+        return prod(self.block)
+
+    @property
     def bundles(self) -> int:
         """Bundles of `lane_groups` groups."""
         return -(-self.problem.groups // self.lane_groups)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.flat import FlatWeightsPlan
 from convgrad.plan.strides import row_major
+from convgrad.plan.weights import KEPT_BYTES
 from convgrad.problem.conv import Ints
 
 LINE = 16  # numbers, in f32
@@ -30,6 +32,19 @@ class WindowLanesPlan(FlatWeightsPlan):
     def block_channels(self) -> int:
         """Channels of y in a block of lanes: a vector each."""
         return self.vectors
+
+    @property
+    def tile_steps(self) -> int:
+        """Vectors of windows in a block."""
+        return prod(self.outer_block) * self.depth // self.lanes
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Where channels are planes: what a block reads of one is a long run, if blocks are."""
+        p = self.problem
+        size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+        apart = all(abs(p.strides[name][2]) > abs(p.strides[name][-1]) for name in "xy")
+        return apart and size > KEPT_BYTES and prod(self.block_grid) > 1
 
     @property
     def straight(self) -> bool:
