@@ -295,11 +295,14 @@ class DataStages:
     def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
         """Zeros around the numbers of the input."""
         plan = self.plan
-        if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
-            emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
-        elif plan.pixel_major:
+        if plan.pixel_major:
             emit_zero_outside(b, self.isa, plan.compute, slab, ranges)
         else:
+            if plan.planes > 1:  # the last numbers of some planes are overwritten
+                *ranges, inner = ranges
+                low, high = (b.floor_div(end, plan.planes) for end in (inner.low, inner.high))
+                extent = None if inner.extent is None else -(-plan.slab_extent[-1] // plan.planes)
+                ranges += [Range(0, plan.planes, None, plan.plane_pitch), Range(low, high, extent, 1)]
             all_channels = Range(0, channels, None, plan.slab_strides[1])
             emit_zero_outside(b, self.isa, plan.compute, slab, [all_channels, *ranges])
 

@@ -16,6 +16,7 @@ from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan
 
 AHEAD_BYTES = 2048
+MOST_WRITTEN_OUT = 8  # channels
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Sweep:
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan),
-            in_turn=plan.reads_in_place and not plan.spread, **of_slab,
+            in_turn=plan.reads_in_place and not plan.spread, unroll=_written_out(plan), **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -280,6 +281,12 @@ class Sweep:
             return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
         places = (b.at(self.bias, v, self.kind) for v in range(0, plan.width, plan.lanes))
         return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
+
+
+def _written_out(plan: DataPlan) -> int:
+    """Steps of the innermost sum that are written out: all channels, where these are too few for a loop of their own."""
+    few = plan.pixels and not plan.unroll and 1 < plan.in_channels <= MOST_WRITTEN_OUT and plan.taps > 1
+    return plan.in_channels if few and plan.i_blocks == 1 else 1
 
 
 def _ahead(plan: DataPlan) -> int:

@@ -157,9 +157,15 @@ class DataPlan:
         return tuple(
             axis.in_extent
             if self.whole(n)
-            else axis.in_step * (self.block[n] - 1) + axis.reach[1] - self.slab_start[n] + 1
+            else axis.in_step * (self._outputs(n) - 1) + axis.reach[1] - self.slab_start[n] + 1
             for n, axis in enumerate(self.axes)
         )
+
+    def _outputs(self, n: int) -> int:
+        """Of a block, whose inputs a slab holds: of a single tile along outputs only those that there are."""
+        if self.pixels and n == len(self.axes) - 1 and self.block[n] == self.tile[n]:
+            return max(1, min(self.block[n], self.axes[n].count))
+        return self.block[n]
 
     @property
     def planes(self) -> int:
