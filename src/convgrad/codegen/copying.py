@@ -147,7 +147,7 @@ class Copy:
             self.store(b, value, target(plane, position), count)
 
         lanes = self.isa.lanes(self.compute)
-        emit_deinterleave(b, self.isa, lanes, planes, run, load, store, scalar)
+        emit_deinterleave(b, self.isa, lanes, planes, run, load, store, scalar, again=not self.accumulate)
 
     # --- one innermost piece
 

@@ -20,9 +20,9 @@ Scalar = Callable[[Index, Index, Index], None]  # moves one number, of element q
 def emit_deinterleave(
     b: Builder, isa: Isa, lanes: int, planes: int, run: Index,
     load: Callable[[Index, Value | None], Value], store: Callable[[Value, int, Index, Value | None], None],
-    scalar: Scalar,
+    scalar: Scalar, *, again: bool = True,
 ) -> None:  # fmt: skip
-    """From a run to planes.
+    """From a run to planes, some numbers twice, if `again`.
 
     `load(q, count)` reads a vector of the run, `store(vector, plane, position, count)` writes one of a plane.
     """
@@ -32,7 +32,7 @@ def emit_deinterleave(
         for plane, value in enumerate(_dealt(b, isa, parts)):
             store(value, plane, b.floor_div(q, planes), in_plane[plane] if in_plane else None)
 
-    _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
+    _emit_groups(b, isa, lanes, planes, run, vectors, scalar, again=again)
 
 
 def emit_interleave(

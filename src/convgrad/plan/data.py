@@ -94,6 +94,11 @@ class DataPlan:
         return max(1, -(-self.in_channels // self.i_block))
 
     @property
+    def rows_at_once(self) -> float:
+        """Rows of a register tile that meet what is read along outputs, on average."""
+        return self.width
+
+    @property
     def taps(self) -> int:
         """Of the whole kernel."""
         return prod(self.problem.taps)

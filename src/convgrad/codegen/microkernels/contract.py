@@ -18,10 +18,19 @@ Sums = dict[tuple[int, int], Value]  # of row and column
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One step of a sum that only some rows of a tile take part in, and where it finds A and B."""
+
+    a: int
+    b: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
-    B may take its steps from a table of i64 instead. `pace` counts what is fetched along the way, from one i to the
+    With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead. `pace` counts what is fetched along the way, from one i to the
     next; 0: nothing is, here and further inside.
     """
 
@@ -30,6 +39,7 @@ class Reduction:
     a_step: int
     b_step: int | Value
     pace: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +148,8 @@ class Tile:
         if not reductions:
             return self._rank_one(b, a, x, tile, taps)
         axis = reductions[0]
+        if axis.parts:
+            return self._in_parts(b, a, x, tile, reductions, taps, walks, done)
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
@@ -154,6 +166,21 @@ class Tile:
             return self._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
+
+    def _in_parts(
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
+        walks: Sequence[Walk], done: Index,
+    ) -> Sums:  # fmt: skip
+        """A sum whose outermost axis has parts, each over the rest for its own rows."""
+        columns = range(len(self.columns))
+        for part in reductions[0].parts:
+            rows, c_rows = (tuple(of[r] for r in part.rows) for of in (self.rows, self.c_rows))
+            some = replace(self, rows=rows, c_rows=c_rows)
+            sums = {(n, v): tile[r, v] for n, r in enumerate(part.rows) for v in columns}
+            there, here = self._at_a(b, a, part.a), self._at_b(b, x, part.b)
+            sums = some._reduce(b, there, here, sums, reductions[1:], taps, walks, done)
+            tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
+        return tile
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
@@ -323,4 +350,4 @@ def _in_order(before: dict[int, dict[int, None]]) -> list[int]:
 
 
 def _known(axis: Reduction) -> bool:
-    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0
+    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0 and not axis.parts
