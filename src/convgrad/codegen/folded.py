@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.microkernels.contract import Part, Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
-from convgrad.codegen.sweep import Spot, Sweep
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.strides import row_major
 
@@ -23,25 +19,10 @@ def lower_folded(plan: FoldedPlan) -> KernelModule:
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
-class FoldedSweep(Sweep):
-    """Taps of the innermost axis come one by one, each with the rows whose phases have it."""
-
-    plan: FoldedPlan
-
-    def _summed(self, n: int, spot: Spot, bounds: tuple[Index, Index]) -> Spot:
-        plan, axis = self.plan, self.plan.axes[n]
-        if n < len(plan.axes) - 1:
-            return super()._summed(n, spot, bounds)
-        step, tap_step = axis.offset_step * plan.slab_strides[0][n], axis.tap_step * self.tap_strides[n]
-        parts = tuple(Part(tap_step * m, step * m, rows) for m, (_, rows) in enumerate(plan.places) if rows)
-        return replace(spot, sums=(*spot.sums, Reduction(0, len(parts), 0, 0, parts=parts)))
-
-
 class FoldedStages(DataStages):
     """The stages of a plan."""
 
     plan: FoldedPlan
-    sweep = FoldedSweep
 
     def _pack(
         self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None

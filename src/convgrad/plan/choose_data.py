@@ -14,7 +14,7 @@ from convgrad.plan.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK
-from convgrad.plan.data import DataPlan
+from convgrad.plan.data import LINE, DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
@@ -208,7 +208,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
 
     yield _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
 
-    shape = best_pixel_tile(axes, channels, lanes, machine.registers)
+    shape = best_pixel_tile(axes, channels, lanes, machine.registers, lines=lanes * size == LINE)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
     apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
     cost = elements_in * ((scattered if pixel_major else MOVE) + apart * (axes[-1].in_step > 1))

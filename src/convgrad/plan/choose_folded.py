@@ -11,14 +11,13 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan, folded
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import (
-    BROADCAST, LATENCY, LOADS_PER_CYCLE, ROWS_FAR, ROWS_NEAR_BYTES, TILE_OVERHEAD, VECTOR_BYTES, splits,
+    BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, ROWS_FAR, ROWS_NEAR_BYTES, TILE_OVERHEAD, VECTOR_BYTES, splits,
 )  # fmt: skip
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_CHANNELS = 4
 MOST_PHASES = 8
 MOST_ROWS = 16
-SPLIT = 2.0  # loads that a vector which crosses cache lines counts for
 
 
 def folded_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) -> Iterator[tuple[float, FoldedPlan]]:
@@ -60,10 +59,11 @@ def _cycles(plan: FoldedPlan, columns: int) -> float:
     start = axes[-1].reach[0]
     (phase,) = axes[-1].phases
     step = 0.0
-    for n, (_, rows) in enumerate(plan.places):
+    for n, rows in enumerate(map(plan.part_rows, plan.met)):
         crosses = (phase.offset + n * axes[-1].offset_step - start) % plan.lanes != 0
-        loads = BROADCAST * len(rows) + columns * (SPLIT if crosses else 1.0) / LOADS_PER_CYCLE
-        step += max(len(rows) * columns / 2, loads, LATENCY) + far * columns
+        between = columns if crosses else 0  # vectors made of two
+        loads = BROADCAST * len(rows) + columns / LOADS_PER_CYCLE
+        step += max((len(rows) * columns + between) / FMA_PER_CYCLE, loads, LATENCY) + far * columns
     visits = prod(axis.visits(size) for axis, size in zip(axes[:-1], plan.tile, strict=False))
     tiles = prod(axis.tiles(size) for axis, size in zip(axes, plan.tile, strict=True))
     visits *= axes[-1].tiles(plan.tile[-1])

@@ -35,17 +35,24 @@ class FoldedPlan(DataPlan):
         return 0 <= self.phases * t + self.lead + phase < self.unfolded.taps[-1]
 
     @property
-    def places(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Every tap t of the innermost axis that meets y, and the rows of the register tile that take part."""
+    def met(self) -> range:
+        """Taps of the innermost axis that meet y."""
         (phase,) = self.axes[-1].phases
-        taps = range(phase.tap, phase.tap + phase.taps)
-        rows = (tuple(row for row in range(self.width) if self.has(row % self.phases, t)) for t in taps)
-        return tuple(zip(taps, rows, strict=True))
+        return range(phase.tap, phase.tap + phase.taps)
+
+    @property
+    def separate_taps(self) -> bool:
+        """Yes."""
+        return True
+
+    def part_rows(self, t: int) -> tuple[int, ...]:
+        """Those of the phases that have the tap."""
+        return tuple(row for row in range(self.width) if self.has(row % self.phases, t))
 
     @property
     def rows_at_once(self) -> float:
         """Those of the phases that have a tap."""
-        return sum(len(rows) for _, rows in self.places) / max(1, len(self.places))
+        return sum(len(self.part_rows(t)) for t in self.met) / max(1, len(self.met))
 
     @property
     def channel_unit(self) -> int:
