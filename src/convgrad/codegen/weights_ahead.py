@@ -11,7 +11,6 @@ from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.weights import WeightsPlan
 
-
 MOST_LINES = 4  # of an operand, in a step
 
 

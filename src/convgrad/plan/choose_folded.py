@@ -11,7 +11,16 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan, folded
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import (
-    BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, ROWS_FAR, ROWS_NEAR_BYTES, TILE_OVERHEAD, VECTOR_BYTES, splits,
+    BROADCAST,
+    FMA_PER_CYCLE,
+    LATENCY,
+    LOADS_PER_CYCLE,
+    PART,
+    ROWS_FAR,
+    ROWS_NEAR_BYTES,
+    TILE_OVERHEAD,
+    VECTOR_BYTES,
+    splits,
 )  # fmt: skip
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -27,14 +36,19 @@ def folded_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) ->
     fits = problem.unknown is Unknown.X and problem.groups == 1 and problem.dilation[-1] == 1
     if not (fits and 1 < s <= MOST_PHASES and 0 < rows <= MOST_ROWS and problem.x_channels <= MOST_CHANNELS):
         return
-    if not (s <= problem.taps[-1] and 0 <= problem.pad_low[-1] and s <= problem.x_extent[-1]):
+    if not (s <= problem.taps[-1] and problem.pad_low[-1] >= 0 and s <= problem.x_extent[-1]):
         return
     inner = folded(problem)
     axes = gather_axes(inner)
     if len(axes[-1].phases) != 1 or not axes[-1].taps or any(not phase.count for axis in axes for phase in axis.phases):
         return
-    fields = {name: getattr(base, name) for name in DataPlan.__dataclass_fields__ if DataPlan.__dataclass_fields__[name].init}
-    plan = FoldedPlan(**(fields | {"problem": inner, "axes": axes, "width": rows, "pixels": True, "pixel_major": False}), unfolded=problem)
+    fields = {
+        name: getattr(base, name) for name in DataPlan.__dataclass_fields__ if DataPlan.__dataclass_fields__[name].init
+    }
+    plan = FoldedPlan(
+        **(fields | {"problem": inner, "axes": axes, "width": rows, "pixels": True, "pixel_major": False}),
+        unfolded=problem,
+    )
     best: tuple[float, FoldedPlan] | None = None
     *outer, count = (axis.count for axis in axes)
     most = (machine.registers - 2) // (rows + 1)
@@ -63,7 +77,7 @@ def _cycles(plan: FoldedPlan, columns: int) -> float:
         crosses = (phase.offset + n * axes[-1].offset_step - start) % plan.lanes != 0
         between = columns if crosses else 0  # vectors made of two
         loads = BROADCAST * len(rows) + columns / LOADS_PER_CYCLE
-        step += max((len(rows) * columns + between) / FMA_PER_CYCLE, loads, LATENCY) + far * columns
+        step += max((len(rows) * columns + between) / FMA_PER_CYCLE, loads, LATENCY) + far * columns + PART
     visits = prod(axis.visits(size) for axis, size in zip(axes[:-1], plan.tile, strict=False))
     tiles = prod(axis.tiles(size) for axis, size in zip(axes, plan.tile, strict=True))
     visits *= axes[-1].tiles(plan.tile[-1])

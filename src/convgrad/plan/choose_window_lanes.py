@@ -9,7 +9,6 @@ from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM, ROW
-from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE

@@ -13,9 +13,15 @@ from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 LINE = 64  # bytes of a cache line
 FEW_ROWS = 6  # of a tile, for which vectors along outputs are loaded again and again
+FEW_VECTORS, FEW_SUMS = 4, 12  # below which short loops cost more than the loads
 MOST_PARTS = 8  # taps that are summed in loops of their own
 MOST_PARTED_PHASES = 4
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
+
+
+def loads_again(rows: int, vectors: int) -> bool:
+    """Whether a tile of so many vectors along outputs loads for little arithmetic, but has enough for short loops."""
+    return rows <= FEW_ROWS and (vectors >= FEW_VECTORS or rows * vectors >= FEW_SUMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +192,9 @@ class DataPlan:
     def separate_taps(self) -> bool:
         """Whether the taps of the innermost axis are sums one after the other: so it is known where each begins."""
         inner = self.axes[-1]
-        few = self.width <= FEW_ROWS and 1 < inner.taps <= MOST_PARTS and len(inner.phases) <= MOST_PARTED_PHASES
-        return self.along_lines and few and self.planes == 1 and not self.unroll
+        known = 1 < inner.taps <= MOST_PARTS and len(inner.phases) <= MOST_PARTED_PHASES
+        few = self.along_lines and loads_again(self.width, prod(self.tile) // self.lanes)
+        return known and few and self.planes == 1 and not self.unroll
 
     @property
     def aligned(self) -> bool:
@@ -230,7 +237,9 @@ class DataPlan:
         *outer, _ = self.slab_extent
         strides = row_major((*outer, self.planes * self.plane_pitch), 1)
         plane = strides[0] * (self.slab_extent[0] if outer else self.plane_pitch)
-        return strides, plane + (-plane % 16) + (48 if self.aligned else 16)  # an odd number of cache lines, so that planes do not collide
+        return strides, plane + (-plane % 16) + (
+            48 if self.aligned else 16
+        )  # an odd number of cache lines, so that planes do not collide
 
     @property
     def slab_size(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
-from convgrad.plan.data import FEW_ROWS, MOST_PARTS
+from convgrad.plan.data import MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
@@ -18,6 +18,7 @@ NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a num
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
+PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
 VECTOR_BYTES = 64  # or less
 ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
@@ -160,8 +161,8 @@ def best_pixel_tile(
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
                 far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-                if lines and width <= FEW_ROWS and axes[-1].in_step == 1 and axes[-1].taps <= MOST_PARTS:
-                    step = _step_cycles(width * columns, width, columns, far * columns, columns * crossing)
+                if lines and loads_again(width, columns) and axes[-1].in_step == 1 < axes[-1].taps <= MOST_PARTS:
+                    step = _step_cycles(width * columns, width, columns, far * columns + PART, columns * crossing)
                 else:
                     loads = 1 + (UNALIGNED - 1) * crossing
                     step = _step_cycles(width * columns, width, columns * loads, far * columns)
