@@ -41,7 +41,8 @@ class FoldedStages(DataStages):
             source = b.at(at.w, b.add(origin, tap * p.w_strides[-1]), STORAGE[p.dtype])
             there = b.at(target, taps.start * tap_steps[-1] + first, self.packed_kind)
             dims = [
-                Dim(per_block, out_step, s), Dim(many, p.w_strides[-1], 1), Dim(len(taps), s * p.w_strides[-1], tap_steps[-1]),
+                Dim(per_block, out_step, s), Dim(many, p.w_strides[-1], 1),
+                Dim(len(taps), s * p.w_strides[-1], tap_steps[-1]),
                 *(Dim(n, src, dst) for n, src, dst in zip(p.taps[:-1], p.w_strides[3:-1], tap_steps, strict=False)),
             ]  # fmt: skip
             if plan.runs > 1:

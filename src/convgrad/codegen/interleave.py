@@ -40,7 +40,10 @@ def emit_interleave(
     load: Callable[[int, Index, Value | None], Value], store: Callable[[Value, Index, Value | None], None],
     scalar: Scalar, *, again: bool = True,
 ) -> None:  # fmt: skip
-    """From planes to a run: `load(plane, position, count)` and `store(vector, q, count)`; some numbers twice, if `again`."""
+    """From planes to a run, some numbers twice, if `again`.
+
+    `load(plane, position, count)` reads a vector of a plane, `store(vector, q, count)` writes one of the run.
+    """
 
     def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
         position = b.floor_div(q, planes)

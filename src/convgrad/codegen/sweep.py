@@ -76,7 +76,8 @@ class Sweep:
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan),
-            in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned, unroll=_written_out(plan), **of_slab,
+            in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
+            unroll=_written_out(plan), **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -299,7 +300,7 @@ class Sweep:
 
 
 def _written_out(plan: DataPlan) -> int:
-    """Steps of the innermost sum that are written out: all channels, where these are too few for a loop of their own."""
+    """Steps of the innermost sum that are written out: channels, where these are too few for a loop of their own."""
     few = plan.pixels and not plan.unroll and 1 < plan.in_channels <= MOST_WRITTEN_OUT and plan.taps > 1
     if not few or plan.i_blocks > 1:
         return 1

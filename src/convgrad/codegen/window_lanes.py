@@ -1,4 +1,4 @@
-"""Lowering of a WindowLanesPlan: that of a WeightsPlan with planes of x and y as slabs, and vectors of both as operands."""
+"""Lowering of a WindowLanesPlan: a WeightsPlan with planes of x and y as slabs, and vectors of both as operands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans with vectors along windows, by predicted cycles: what a tile takes, how much is packed at a time, who shares it."""
+"""Plans with vectors along windows, by predicted cycles: tiles, how much is packed at a time, and who shares it."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ LINE = 16  # numbers, in f32
 class WindowLanesPlan(FlatWeightsPlan):
     """Blocking of a problem that solves for W, with so many windows in a vector as it has lanes.
 
-    Rows of the register tile are vectors of x, of some channels and taps of the innermost axis, columns are vectors of y,
-    one for each of `vectors` channels. A sum is a vector, too, until all windows are in it; so the sums of one weight
-    take as much room as elsewhere a whole row of lanes. Channels fill no lanes, and need not be many.
+    Rows of the register tile are vectors of x, of some channels and taps of the innermost axis, columns are vectors of
+    y, one for each of `vectors` channels. A sum is a vector, too, until all windows are in it; so the sums of one
+    weight take as much room as elsewhere a whole row of lanes. Channels fill no lanes, and need not be many.
     """
 
     @property
@@ -92,8 +92,8 @@ class WindowLanesPlan(FlatWeightsPlan):
     def __str__(self) -> str:
         lines = [
             f"weights plan on {self.isa}: lanes along windows, tile {self.tile_taps} taps of {self.row_channels} "
-            f"channels of x by {self.vectors} of y, block {self.block} with rows of {self.pitch}, {self.chunks} chunks, "
-            f"{prod(self.grid)} tasks",
+            f"channels of x by {self.vectors} of y, block {self.block} with rows of {self.pitch}, "
+            f"{self.chunks} chunks, {prod(self.grid)} tasks",
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join(lines)

@@ -30,8 +30,8 @@ class Part:
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
-    With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead. `pace` counts what is fetched along the way, from one i to the
-    next; 0: nothing is, here and further inside.
+    With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
+    `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
     """
 
     start: Index
@@ -69,8 +69,9 @@ class Tile:
 
     C        a register tile of rows × columns vectors; in memory C[r, v] is the vector at c_rows[r] + c_columns[v]
     A        numbers broadcast to all lanes (`a_vector` false), or vectors (`a_vector`), one per
-             column: A[r, v] at rows[r] + v · lanes; with `a_shared` all columns meet A[r, 0]. With `groups`, a sum over the numbers of a group besides: vectors
-             are put together in registers, lane by lane from its group, and B moves on by a row of C per number.
+             column: A[r, v] at rows[r] + v · lanes; with `a_shared` all columns meet A[r, 0]. With `groups`, a sum over
+             the numbers of a group besides: vectors are put together in registers, lane by lane from its group, and B
+             moves on by a row of C per number.
     B        vectors, any alignment
     Every offset is known at compile time and becomes part of the instruction. A reduction without trips leaves C as
     it was. rows · columns + columns + 1 registers.
