@@ -29,6 +29,7 @@ import convgrad.codegen.bias as bias
 import convgrad.codegen.copying as copying
 import convgrad.codegen.data as data
 import convgrad.codegen.finish as finish
+import convgrad.codegen.flat as flat
 import convgrad.codegen.isa.base as isa
 import convgrad.codegen.lower as lower
 import convgrad.codegen.matrix_data as matrix_data
@@ -309,7 +310,7 @@ MUTANTS = {
         like=_on_tiles,
     ),
     "slabs of weights filled up with anything": Mutant(
-        "the same where weights are solved for", nothing(matrix_weights, "emit_zero"),
+        "the same where weights are solved for", _all(nothing(matrix_weights, "emit_zero"), nothing(flat, "emit_zero")),
         like=lambda c: _on_tiles(c) and _solves_weights(c),
     ),
     "attributes left out": Mutant(

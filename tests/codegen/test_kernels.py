@@ -12,6 +12,7 @@ from codegen.random_problems import check, check_plan, random_problem, strides_i
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
+from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -194,6 +195,7 @@ def kinds(plan):
     """What is special about a plan, in words."""
     if isinstance(plan, DataPlan):
         along = "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
+        along = "phases at once" if isinstance(plan, FoldedPlan) else along
         inner = plan.axes[-1]
         traits = {
             "read in place": plan.reads_in_place,
@@ -209,12 +211,15 @@ def kinds(plan):
             "several blocks of input channels": plan.i_blocks > 1,
             "several tasks along channels": plan.grid[-1] > 1,
             "taps written out": plan.unroll > 0,
+            "taps one by one": plan.separate_taps,
+            "vectors between lines": plan.aligned,
             "zeros around": any(plan.padded(n) for n in range(len(plan.axes))),
             "own weights": plan.packs_weights,
             "bands": plan.has_bands,
         }
     else:
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
+        along = "lanes along windows" if plan.along_windows else along
         traits = {
             "in place": plan.direct,
             "several chunks": plan.chunks > 1,
@@ -253,8 +258,24 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"along outputs", "planes"},
     ),
     "along outputs, in phases": (
-        problem_of(X, (20, 67), (10, 34), (3, 3), channels=(3, 4), stride=2, low=1),
+        problem_of(X, (20, 67), (10, 34), (3, 3), channels=(5, 4), stride=2, low=1),
         {"along outputs", "phases"},
+    ),
+    "along outputs, few rows": (
+        problem_of(Y, (30, 70), (30, 70), (3, 3), channels=(40, 1), **SAME),
+        {"along outputs", "taps one by one", "vectors between lines"},
+    ),
+    "along outputs, few rows, in phases": (
+        problem_of(X, (40, 190), (20, 95), (3, 3), channels=(5, 20), stride=2, low=1, batch=2),
+        {"along outputs", "phases", "taps one by one", "vectors between lines"},
+    ),
+    "phases at once": (
+        problem_of(X, (40, 190), (20, 95), (4, 4), channels=(3, 40), stride=2, low=1, bias=True),
+        {"phases at once", "vectors between lines"},
+    ),
+    "phases at once, of which some have fewer taps": (
+        problem_of(X, (37, 190), (13, 63), (9, 8), channels=(1, 40), stride=3, low=4, layout="NXC", batch=2),
+        {"phases at once", "several blocks of input channels"},
     ),
     "along channels, in phases": (
         problem_of(X, (12, 13), (6, 7), (4, 4), channels=(40, 33), stride=2, low=1),
@@ -308,6 +329,22 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         problem_of(W, (9, 9), (9, 9), (3, 3), channels=(4, 33), batch=2, **SAME),
         {"lanes along y", "several taps in a tile"},
     ),
+    "weights, lanes along windows": (
+        problem_of(W, (30, 41), (30, 41), (3, 3), channels=(4, 4), groups=3, batch=2, **SAME),
+        {"lanes along windows", "sums of their own", "several taps in a tile"},
+    ),
+    "weights, lanes along windows, in planes": (
+        problem_of(W, (41, 61), (21, 31), (5, 3), channels=(5, 3), groups=2, stride=2, low=(2, 1), batch=2),
+        {"lanes along windows"},
+    ),
+    "weights, lanes along windows, several chunks": (
+        problem_of(W, (190, 211), (190, 211), (3, 3), channels=(3, 4), **SAME),
+        {"lanes along windows", "several chunks", "several blocks"},
+    ),
+    "weights, lanes along windows, shares": (
+        problem_of(W, (3000,), (2997,), (4,), channels=(1, 60)),
+        {"lanes along windows", "lane shares"},
+    ),
     "weights, lanes along x": (
         problem_of(W, (9, 9), (9, 9), (3, 3), channels=(33, 5), batch=2, **SAME),
         {"lanes along x"},
@@ -325,7 +362,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along y", "rows in runs"},
     ),
     "weights, several chunks and blocks": (
-        problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 17), **SAME),
+        problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 48), **SAME),
         {"several chunks", "several blocks"},
     ),
     "weights, from registers": (
@@ -349,7 +386,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along y", "bands"},
     ),
     "weights, bands within a row": (
-        problem_of(W, (700,), (700,), (3,), channels=(17, 5), dilation=300, low=300, layout="NXC"),
+        problem_of(W, (700,), (700,), (3,), channels=(33, 12), dilation=300, low=300, layout="NXC"),
         {"lanes along x", "bands"},
     ),
     "weights, bands across groups": (

@@ -11,7 +11,7 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, finish, interleave, lanes, packing, stages, weights
+from convgrad.codegen import bias, data, finish, flat, interleave, lanes, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Groups, Tile
@@ -170,13 +170,16 @@ MUTANTS = {
         data, "emit_zero_outside", nothing, NAMED["along channels, packed"]
     ),
     "padding in planes is not zeroed": Mutant(
-        data, "emit_zero", nothing, NAMED["along outputs, in planes"]
+        data, "emit_zero_outside", nothing, NAMED["along outputs, in planes"]
     ),
     "borders of weights are not zeroed": Mutant(
         weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
     ),
     "bands of other taps than the first are left out": Mutant(
         data.DataStages, "_pack_band", first_band_alone, NAMED["bands of rows"]
+    ),
+    "slabs of windows are not zeroed": Mutant(
+        flat, "emit_zero", nothing, NAMED["weights, lanes along windows"]
     ),
     "all bands hold those of the first tap": Mutant(
         weights.SumsStage, "_on_x", tap_zero, NAMED["weights, bands of rows"]

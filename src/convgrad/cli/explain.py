@@ -19,6 +19,7 @@ from convgrad.dtypes import SIZES
 from convgrad.engines.ceilings import Ceilings
 from convgrad.plan.choose import Plan, variants
 from convgrad.plan.data import DataPlan
+from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine, current_machine, machine_for
 from convgrad.plan.weights import WeightsPlan
 from convgrad.runtime import decisions, driver, jit, num_threads
@@ -292,7 +293,10 @@ def _twice(text: str) -> tuple[str, str]:
 def _vectors(plan: Plan) -> str:
     if isinstance(plan, DataPlan):
         along = "outputs of the innermost axis" if plan.pixels else "output channels"
+        along += ", all phases at once" if isinstance(plan, FoldedPlan) else ""
         return f"{along}, of {plan.lane_groups} groups" if plan.spread else along
+    if plan.along_windows:
+        return "windows, added up in the end"
     of = f"channels of {plan.lane_side}"
     return f"{of}, of {plan.lane_groups} groups" if plan.spread else of
 

@@ -54,8 +54,7 @@ class Copy:
         else:
             inner, body = [], self.scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
-        outer.sort(key=lambda d: -abs(d.src if self.source_order else d.dst))
-        self.nest(b, src, dst, outer, lambda s, d: body(b, s, d, *inner))
+        self.nest(b, src, dst, self._in_order(outer), lambda s, d: body(b, s, d, *inner))
 
     def emit_planes(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
@@ -88,6 +87,10 @@ class Copy:
         b.loop(0, planes, plane, name="plane")
 
     # --- loops
+
+    def _in_order(self, dims: Sequence[Dim]) -> list[Dim]:
+        """From one end of a side to the other, outermost first: what lies together there is met together."""
+        return sorted(dims, key=lambda d: -abs(d.src if self.source_order else d.dst))
 
     def nest(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], body: Callable[[Value, Value], None]
@@ -126,7 +129,7 @@ class Copy:
             self.store(b, value, self.dst_at(b, dst, q), count)
 
         lanes = self.isa.lanes(self.compute)
-        emit_interleave(b, self.isa, lanes, planes, run, load, store, scalar)
+        emit_interleave(b, self.isa, lanes, planes, run, load, store, scalar, again=not self.accumulate)
 
     def deinterleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
         """dst[(q mod planes) · plane_step + q div planes] = src[q] for q < run."""
@@ -144,7 +147,7 @@ class Copy:
             self.store(b, value, target(plane, position), count)
 
         lanes = self.isa.lanes(self.compute)
-        emit_deinterleave(b, self.isa, lanes, planes, run, load, store, scalar)
+        emit_deinterleave(b, self.isa, lanes, planes, run, load, store, scalar, again=not self.accumulate)
 
     # --- one innermost piece
 

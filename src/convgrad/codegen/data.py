@@ -268,8 +268,6 @@ class DataStages:
     def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
         """The part of the input that the block reads, zeros where a register tile reaches beyond it."""
         plan = self.plan
-        if plan.planes > 1 and any(plan.padded(n) for n in range(len(plan.axes))):
-            emit_zero(b, self.isa, plan.compute, slab, plan.slab_size)
 
         def band(*taps: Index) -> None:
             if len(taps) == len(plan.axes):
@@ -308,8 +306,7 @@ class DataStages:
         source = b.add(source, b.mul(self.slab_group, group_step))
         channels = _channels(plan, b, i_block)
         packed = b.at(slab, band, self.packed_kind)
-        if plan.planes == 1:
-            self.clear_slab(b, packed, ranges, channels)
+        self.clear_slab(b, packed, ranges, channels)
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(packed, target, self.packed_kind)
         self.copy_slab(b, copy, tensor, packed, dims, channels)
@@ -320,6 +317,11 @@ class DataStages:
         if plan.pixel_major:
             emit_zero_outside(b, self.isa, plan.compute, slab, ranges)
         else:
+            if plan.planes > 1:  # the last numbers of some planes are overwritten
+                *ranges, inner = ranges
+                low, high = (b.floor_div(end, plan.planes) for end in (inner.low, inner.high))
+                extent = None if inner.extent is None else -(-plan.slab_extent[-1] // plan.planes)
+                ranges += [Range(0, plan.planes, None, plan.plane_pitch), Range(low, high, extent, 1)]
             all_channels = Range(0, channels, None, plan.slab_strides[1])
             emit_zero_outside(b, self.isa, plan.compute, slab, [all_channels, *ranges])
 

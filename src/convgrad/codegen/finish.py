@@ -12,7 +12,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.packing import unpack_weights
 from convgrad.codegen.stages import Places
-from convgrad.codegen.sums import pairwise
+from convgrad.codegen.sums import across, pairwise
 from convgrad.plan.weights import WeightsPlan
 
 
@@ -56,6 +56,9 @@ def write_rows(
     plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index
 ) -> None:
     """The sums of some rows of a lane block, at most `plan.finish_rows`, as weights; scratch holds them in between."""
+    if plan.along_windows:
+        write_added(plan, b, at, sums, bundle, block, first, rows)
+        return
     p = plan.problem
     group, k, c = p.w_strides[:3]
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
@@ -75,6 +78,46 @@ def write_rows(
     target = b.at(at.w, origin, STORAGE[p.out_dtype])
     of_rows = (Dim(rows, plan.width, row_step), plan.finish_rows)
     unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width)
+
+
+def write_added(
+    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index
+) -> None:
+    """The same where the lanes of a vector are parts of one sum: they are added on the way to scratch."""
+    p, lanes, kind = plan.problem, plan.lanes, ARITHMETIC[plan.compute]
+    group, lane_step, row_step = p.w_strides[:3]
+    isa, columns = ISAS[plan.isa], plan.vectors
+    numbers = -(-plan.finish_rows * columns // lanes) * lanes  # of scratch, per tap
+
+    def vector(base: Value, i: Index) -> Value:
+        return isa.load(b, plan.compute, b.at(base, b.mul(i, lanes), kind), lanes)
+
+    def of_tap(tap: Index, _: object) -> None:
+        here = b.at(sums, b.mul(tap, plan.sum_rows * plan.width), kind)
+        there = b.at(at.scratch, b.mul(tap, numbers), kind)
+        total = b.mul(rows, columns)
+        whole = b.mul(b.floor_div(total, lanes), lanes)
+
+        def several(i: Index, _: object) -> None:
+            turned = isa.load_transposed(b, plan.compute, b.at(here, b.mul(i, lanes), kind), lanes)
+            isa.store(b, plan.compute, pairwise(b, turned), b.at(there, i, kind))
+
+        def one(i: Index, _: object) -> None:
+            isa.store(b, plan.compute, across(b, vector(here, i)), b.at(there, i, kind))
+
+        b.loop(0, whole, several, step=lanes, name="lanes")
+        b.loop(whole, total, one, name="lanes")
+
+    b.loop(0, plan.taps, of_tap, name="tap")
+    taps, step = [], numbers
+    for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
+        taps.append(Dim(extent, step, stride))
+        step *= extent
+    count = b.minimum(b.sub(plan.lane_count, b.mul(block, columns)), columns)
+    origin = b.dot([(bundle, group), (block, columns * lane_step), (first, row_step)])
+    target = b.at(at.w, origin, STORAGE[p.out_dtype])
+    box = [Dim(count, 1, lane_step), Dim(rows, columns, row_step), *taps]
+    weights_copy(plan).emit(b, b.at(at.scratch, 0, kind), target, box)
 
 
 def weights_copy(plan: WeightsPlan) -> Copy:

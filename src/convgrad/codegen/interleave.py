@@ -20,9 +20,9 @@ Scalar = Callable[[Index, Index, Index], None]  # moves one number, of element q
 def emit_deinterleave(
     b: Builder, isa: Isa, lanes: int, planes: int, run: Index,
     load: Callable[[Index, Value | None], Value], store: Callable[[Value, int, Index, Value | None], None],
-    scalar: Scalar,
+    scalar: Scalar, *, again: bool = True,
 ) -> None:  # fmt: skip
-    """From a run to planes.
+    """From a run to planes, some numbers twice, if `again`.
 
     `load(q, count)` reads a vector of the run, `store(vector, plane, position, count)` writes one of a plane.
     """
@@ -32,15 +32,18 @@ def emit_deinterleave(
         for plane, value in enumerate(_dealt(b, isa, parts)):
             store(value, plane, b.floor_div(q, planes), in_plane[plane] if in_plane else None)
 
-    _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
+    _emit_groups(b, isa, lanes, planes, run, vectors, scalar, again=again)
 
 
 def emit_interleave(
     b: Builder, isa: Isa, lanes: int, planes: int, run: Index,
     load: Callable[[int, Index, Value | None], Value], store: Callable[[Value, Index, Value | None], None],
-    scalar: Scalar,
+    scalar: Scalar, *, again: bool = True,
 ) -> None:  # fmt: skip
-    """From planes to a run: `load(plane, position, count)` and `store(vector, q, count)`."""
+    """From planes to a run, some numbers twice, if `again`.
+
+    `load(plane, position, count)` reads a vector of a plane, `store(vector, q, count)` writes one of the run.
+    """
 
     def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
         position = b.floor_div(q, planes)
@@ -48,7 +51,7 @@ def emit_interleave(
         for i, value in enumerate(_gathered(b, isa, parts)):
             store(value, b.add(q, i * lanes), in_run[i] if in_run else None)
 
-    _emit_groups(b, isa, lanes, planes, run, vectors, scalar)
+    _emit_groups(b, isa, lanes, planes, run, vectors, scalar, again=again)
 
 
 def load_every(
@@ -78,14 +81,20 @@ def load_every(
 
 def _emit_groups(
     b: Builder, isa: Isa, lanes: int, planes: int, run: Index, vectors: Callable[[Index, Counts, Counts], None],
-    scalar: Scalar,
+    scalar: Scalar, *, again: bool = True,
 ) -> None:  # fmt: skip
-    """A vector of every plane at a time; what is left under masks or, where there are none, one by one."""
+    """A vector of every plane at a time; what is left under masks or, where there are none, one by one.
+
+    If `again`, the last group begins early, some numbers being moved twice, where it ends with the run.
+    """
     group = planes * lanes
     whole = b.mul(b.floor_div(run, group), group)
     b.loop(0, whole, lambda q, _: vectors(q, None, None), step=group, name="group")
     rest = b.sub(run, whole)
     if rest == 0:
+        return
+    if again and isinstance(run, int) and run >= group and rest % planes == 0:
+        vectors(run - group, None, None)
         return
 
     def tail() -> None:

@@ -85,7 +85,7 @@ class ChannelSums:
             left = None if rest == 0 else tail
             totals = self._sum(b, load, [*axes, (vectors, lanes)], places, lanes=lanes, tail=left)
             for m, total in enumerate(totals):
-                self._add(b, _across(b, total), self._target(b, target, b.add(c, m)), 1)
+                self._add(b, across(b, total), self._target(b, target, b.add(c, m)), 1)
 
         many = b.mul(b.floor_div(channels, AT_ONCE), AT_ONCE)
         b.loop(0, many, lambda c, _: several(c, AT_ONCE), step=AT_ONCE, name="channels")
@@ -162,7 +162,7 @@ def pairwise(b: Builder, parts: list[Value]) -> Value:
     return parts[0]
 
 
-def _across(b: Builder, vector: Value) -> Value:
+def across(b: Builder, vector: Value) -> Value:
     """The sum of the lanes: the upper half added to the lower half until one number is left."""
     lanes, kind = vector.type[1:-1].split(" x ")
     half = int(lanes) // 2

@@ -10,12 +10,13 @@ from convgrad.codegen.ahead import Walk
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
-from convgrad.codegen.microkernels.contract import Groups, Reduction, Tile
+from convgrad.codegen.microkernels.contract import Groups, Part, Reduction, Tile
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan
 
 AHEAD_BYTES = 2048
+MOST_WRITTEN_OUT = 8  # channels
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Spot:
     result: Index = 0
     sums: tuple[Reduction, ...] = ()
     unrolled: tuple[tuple[int, int], ...] = ((0, 0),)  # (slab, weights) offsets of taps written out
+    beside: int = 0  # of what aligned vectors of the slab read, from a cache line
     single: bool = False  # one output of the innermost axis instead of a tile
 
 
@@ -74,7 +76,8 @@ class Sweep:
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan),
-            in_turn=plan.reads_in_place and not plan.spread, **of_slab,
+            in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
+            unroll=_written_out(plan), **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -90,7 +93,8 @@ class Sweep:
             self._emit_tile(spot)
             return
         b, axis = self.b, self.plan.axes[n]
-        if self.plan.unrolls(axis) or (self.plan.reads_in_place and n == len(self.plan.axes) - 1):
+        alone = self.plan.reads_in_place or self.plan.separate_taps
+        if self.plan.unrolls(axis) or (alone and n == len(self.plan.axes) - 1):
             for phase in axis.phases:
                 self._known_phase(n, axis, phase, spot)
             return
@@ -125,7 +129,8 @@ class Sweep:
             if not plan.reads_in_place:
                 j = self._shifted(n, j, stop)
             at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
-            self._axis(n + 1, self._written_out(n, axis, phase, at))
+            taps = self._in_parts if plan.separate_taps else self._written_out
+            self._axis(n + 1, taps(n, axis, phase, at))
 
         def single(j: Index, _: object) -> None:
             bounds = self._bounds(axis, 1, b.add(self.starts[n], j), phase.taps, phase.offset)
@@ -174,13 +179,18 @@ class Sweep:
         absolute = b.add(self.starts[n], j)
         i = absolute if plan.reads_in_place else j
         here = b.mul(b.sub(b.add(b.mul(i, axis.in_step), offset), plan.slab_start[n]), plan.slab_strides[0][n])
+        beside = spot.beside
         if plan.planes > 1 and axis is plan.axes[-1]:
             here = j
+        elif plan.aligned and axis is plan.axes[-1]:
+            assert isinstance(offset, int), "taps are written out"
+            here, beside = b.mul(j, axis.in_step), offset - plan.slab_start[n]
         if plan.writes_in_place:
             j = absolute
         return replace(
             spot,
             slab=b.add(spot.slab, here),
+            beside=beside,
             weights=b.add(spot.weights, b.mul(tap, self.tap_strides[n])),
             result=b.add(spot.result, b.add(b.mul(first, phase_step), b.mul(j, j_step))),
         )
@@ -197,6 +207,13 @@ class Sweep:
             return spot
         tap_step = axis.tap_step * self.tap_strides[n]
         return replace(spot, sums=(*spot.sums, self._reduction(*bounds, step, tap_step, self.paces[1 + n])))
+
+    def _in_parts(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
+        """With the taps of axis n as sums of their own, some rows of the tile taking part in each."""
+        taps = self._written_out(n, axis, phase, Spot()).unrolled
+        parts = [Part(w, x, self.plan.part_rows(phase.tap + t)) for t, (x, w) in enumerate(taps)]
+        parts = [part for part in parts if part.rows]
+        return replace(spot, sums=(*spot.sums, Reduction(0, len(parts), 0, 0, parts=tuple(parts))))
 
     def _written_out(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
         """With the taps of axis n as offsets of their own."""
@@ -249,7 +266,7 @@ class Sweep:
         taps = spot.unrolled
         if plan.pixels:
             operands.reverse()
-            taps = tuple((w, x) for x, w in taps)
+            taps = tuple((w, x + spot.beside) for x, w in taps)
         target = b.at(self.results, spot.result, out)
         first = self._start(tile)
         if isinstance(self.fresh, Value):
@@ -280,6 +297,14 @@ class Sweep:
             return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
         places = (b.at(self.bias, v, self.kind) for v in range(0, plan.width, plan.lanes))
         return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
+
+
+def _written_out(plan: DataPlan) -> int:
+    """Steps of the innermost sum that are written out: channels, where these are too few for a loop of their own."""
+    few = plan.pixels and not plan.unroll and 1 < plan.in_channels <= MOST_WRITTEN_OUT and plan.taps > 1
+    if not few or plan.i_blocks > 1:
+        return 1
+    return min(4, plan.in_channels) if plan.separate_taps else plan.in_channels
 
 
 def _ahead(plan: DataPlan) -> int:

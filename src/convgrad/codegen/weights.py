@@ -175,9 +175,9 @@ class SumsStage:
             count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
             first, others = self.first_row, lane_share
         else:
-            first, others = b.mul(self.first_block, plan.width), row_share
+            first, others = b.mul(self.first_block, plan.block_channels), row_share
             rest = b.maximum(b.sub(plan.lane_count, first), 0)  # a share of the lanes may be empty
-            count = b.minimum(rest, plan.share_blocks * plan.width)
+            count = b.minimum(rest, plan.share_blocks * plan.block_channels)
         target = b.at(at.shared, b.dot([(chunk, plan.bias_size)], plan.chunks * chunk_numbers(plan)), self.kind)
         source = at.of(plan.problem.bias_gradient)
         return BiasShare(plan, source, target, self.bundle, first, count, None if others == 0 else others)

@@ -9,8 +9,9 @@ from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.ir import Builder, Index, Value
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
-from convgrad.plan.strides import row_major
 from convgrad.plan.weights import WeightsPlan
+
+MOST_LINES = 4  # of an operand, in a step
 
 
 @dataclass
@@ -50,14 +51,20 @@ class WeightsAhead:
         number = b.dot(list(zip(numbers, steps, strict=True)), b.floor_div(row, plan.row_channels))
         tiles = plan.share_blocks * steps[0]
         boxes = tuple(self._lines(tensor, channels) for tensor, _, channels in self._operands(b))
-        return [Ahead(boxes, row_major(plan.block, 1)[0] * plan.block[0], tiles).walk(b, number, self.bases)]
+        if plan.along_windows:  # few tiles, which are long: each fetches some of both
+            numbers = number, b.sub(tiles - 1, number)
+            return [
+                Ahead((box,), plan.tile_steps, tiles, MOST_LINES).walk(b, number, [base])
+                for box, number, base in zip(boxes, numbers, self.bases, strict=True)
+            ]
+        return [Ahead(boxes, plan.tile_steps, tiles).walk(b, number, self.bases)]
 
     def _operands(self, b: Builder) -> Iterator[tuple[str, Index, int]]:
         """Rows, then lanes: tensor, first channel and number of channels of the task."""
         plan = self.plan
         rows, lanes = ("x", "y") if plan.rows_shift else ("y", "x")
         yield rows, self.first_row, plan.share_rows
-        yield lanes, b.mul(self.first_block, plan.width), plan.share_blocks * plan.width
+        yield lanes, b.mul(self.first_block, plan.block_channels), plan.share_blocks * plan.block_channels
 
     def _lines(self, tensor: str, channels: int) -> Lines:
         plan, strides = self.plan, self.plan.problem.strides[tensor]

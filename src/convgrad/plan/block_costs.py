@@ -49,7 +49,7 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
         step = abs(plan.slab_strides[0][-1])
         overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
         return cycles * (OVERFLOW * overflow + alone) + tasks * CLAIM + _weights_cost(plan)
-    room = ROWS_BYTES if plan.pixels and plan.width <= FEW_ROWS else SLAB_BYTES
+    room = ROWS_BYTES if plan.pixels and plan.rows_at_once <= FEW_ROWS else SLAB_BYTES
     results = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results, RESULT_BYTES) + scattered
     if plan.packs_weights:

@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.plan.block_costs import LEAST_TASKS, block_cost, in_planes
-from convgrad.plan.data import DataPlan
+from convgrad.plan.data import FEW_ROWS, DataPlan
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -79,7 +79,10 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
     counts = [axis.count for axis in plan.axes]
     whole = [-(-count // tile) * tile for count, tile in zip(counts, plan.tile, strict=True)]
     inner = min(2, len(counts))
-    sizes = [_sizes(plan.tile[n], whole[n], fine=not plan.pixels) for n in range(len(counts))]
+    sizes = [
+        _sizes(plan.tile[n], whole[n], pixels=plan.pixels, few=plan.pixels and plan.width <= FEW_ROWS)
+        for n in range(len(counts))
+    ]
     if plan.reads_in_place:  # borders are outputs of their own, and the last tile of a block repeats some
         sizes[-1] = [size for size in sizes[-1] if size >= FEW_TILES * plan.tile[-1] or size == whole[-1]]
     for chosen in product(*sizes[-inner:]):
@@ -89,8 +92,10 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
             yield (*plan.tile[:n], size, *whole[n + 1 :])
 
 
-def _sizes(tile: int, whole: int, *, fine: bool) -> list[int]:
+def _sizes(tile: int, whole: int, *, pixels: bool, few: bool) -> list[int]:
     sizes = [tile]
+    fine = 16 if few else 8  # what few rows read again and again is to fit L1
     while sizes[-1] < whole:
-        sizes.append(min(whole, sizes[-1] * (2 if sizes[-1] * 8 >= whole or (fine and sizes[-1] >= 64) else 4)))
+        by = 2 if sizes[-1] * fine >= whole or (not pixels and sizes[-1] >= 64) else 4
+        sizes.append(min(whole, sizes[-1] * by))
     return sizes

@@ -11,9 +11,11 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share, packing_cost
+from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK
-from convgrad.plan.data import DataPlan
+from convgrad.plan.data import LINE, DataPlan
+from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS
@@ -149,6 +151,8 @@ def _unrolled_axes(plan: DataPlan) -> int:
 
     Across groups of several channels the kernel alone decides, because the order of the sum depends on it.
     """
+    if isinstance(plan, FoldedPlan):
+        return 0
     if plan.spread and plan.in_channels > 1:
         inner = plan.axes[-1]
         products = plan.in_channels * sum(phase.taps for phase in inner.phases)
@@ -167,6 +171,8 @@ def _unrolled_axes(plan: DataPlan) -> int:
 def _kind(plan: DataPlan) -> str:
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
+    if isinstance(plan, FoldedPlan):
+        return "along outputs, phases at once"
     return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
 
 
@@ -209,7 +215,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
 
     yield _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
 
-    shape = best_pixel_tile(axes, channels, lanes, machine.registers)
+    shape = best_pixel_tile(axes, channels, lanes, machine.registers, lines=lanes * size == LINE)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
     apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
     cost = elements_in * ((scattered if pixel_major else MOVE) + apart * (axes[-1].in_step > 1))
@@ -221,6 +227,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         groups * shape.cycles + cost,
         planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most)),
     )
+
+    for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):
+        most = max(16, PANEL_BYTES // max(1, round(size * plan.taps / phases * axes[-1].out_step * plan.width)))
+        yield cycles + cost, replace(plan, i_block=even_share(channels_in, most))
 
     if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
         inner = axes[-1]

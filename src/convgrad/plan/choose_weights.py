@@ -8,12 +8,14 @@ from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_matrix import matrix_weights_candidates
+from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
+from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
@@ -22,7 +24,8 @@ MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
-    by_vectors = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    by_windows = window_lanes_candidates(problem, machine)
+    by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
     by_tiles = matrix_weights_candidates(problem, machine)
     candidates = sorted([*by_vectors, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
@@ -36,6 +39,8 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
+    if isinstance(plan, WindowLanesPlan):
+        return plan
     if _sums_in_place(plan):
         return rows_in_place(replace(plan, direct=True))
     return best_window_blocks(plan, cycles)
@@ -44,6 +49,8 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 def _kind(plan: WeightsPlan) -> str:
     if isinstance(plan, MatrixWeightsPlan):
         return "on matrix tiles"
+    if isinstance(plan, WindowLanesPlan):
+        return "lanes along windows"
     return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"
 
 

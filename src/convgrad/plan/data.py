@@ -11,7 +11,17 @@ from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
+LINE = 64  # bytes of a cache line
+FEW_ROWS = 6  # of a tile, for which vectors along outputs are loaded again and again
+FEW_VECTORS, FEW_SUMS = 4, 12  # below which short loops cost more than the loads
+MOST_PARTS = 8  # taps that are summed in loops of their own
+MOST_PARTED_PHASES = 4
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
+
+
+def loads_again(rows: int, vectors: int) -> bool:
+    """Whether a tile of so many vectors along outputs loads for little arithmetic, but has enough for short loops."""
+    return rows <= FEW_ROWS and (vectors >= FEW_VECTORS or rows * vectors >= FEW_SUMS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +104,11 @@ class DataPlan:
         return max(1, -(-self.in_channels // self.i_block))
 
     @property
+    def rows_at_once(self) -> float:
+        """Rows of a register tile that meet what is read along outputs, on average."""
+        return self.width
+
+    @property
     def taps(self) -> int:
         """Of the whole kernel."""
         return prod(self.problem.taps)
@@ -146,7 +161,7 @@ class DataPlan:
 
     def band(self, n: int) -> int:
         """Input elements on axis n from the first to the last that one tap of a block reads."""
-        return self.axes[n].in_step * (self.block[n] - 1) + 1
+        return self.axes[n].in_step * (self._outputs(n) - 1) + 1
 
     def banded(self, n: int) -> bool:
         """Whether the slab has a band for each tap of axis n, without what lies between them and nobody reads.
@@ -191,6 +206,35 @@ class DataPlan:
             for n, axis in enumerate(self.axes)
         )
 
+    def _outputs(self, n: int) -> int:
+        """Of a block, whose inputs a slab holds: of a single tile along outputs only those that there are."""
+        if self.pixels and n == len(self.axes) - 1 and self.block[n] == self.tile[n]:
+            return max(1, min(self.block[n], self.axes[n].count))
+        return self.block[n]
+
+    @property
+    def along_lines(self) -> bool:
+        """Whether vectors along outputs are as long as a cache line, and begin a whole number of them into a row."""
+        whole = self.axes[-1].count <= self.tile[-1] or not self.writes_in_place  # else the last tile begins early
+        return self.pixels and self.lanes * self.packed_bytes == LINE and whole
+
+    @property
+    def separate_taps(self) -> bool:
+        """Whether the taps of the innermost axis are sums one after the other: so it is known where each begins."""
+        inner = self.axes[-1]
+        known = 1 < inner.taps <= MOST_PARTS and len(inner.phases) <= MOST_PARTED_PHASES
+        few = self.along_lines and loads_again(self.width, prod(self.tile) // self.lanes)
+        return known and few and self.planes == 1 and not self.unroll
+
+    @property
+    def aligned(self) -> bool:
+        """Whether vectors that cross cache lines are made of the two around them; see `Tile.b_aligned`."""
+        return self.along_lines and (self.unroll > 0 or self.separate_taps)
+
+    def part_rows(self, t: int) -> tuple[int, ...]:
+        """Rows of the register tile that have tap t of a phase of the innermost axis."""
+        return tuple(range(self.width))
+
     @property
     def planes(self) -> int:
         """Parts of the innermost axis of the slab, one per remainder of the input step, each contiguous."""
@@ -200,7 +244,7 @@ class DataPlan:
     def plane_pitch(self) -> int:
         """From one part to the next."""
         extent = -(-self.slab_extent[-1] // self.planes)
-        return -(-extent // self.lanes) * self.lanes if self.planes > 1 else extent
+        return -(-extent // self.lanes) * self.lanes if self.planes > 1 or self.aligned else extent
 
     @property
     def slab_numbers(self) -> int:
@@ -223,7 +267,9 @@ class DataPlan:
         *outer, _ = self.slab_extent
         strides = row_major((*outer, self.planes * self.plane_pitch), 1)
         plane = strides[0] * (self.slab_extent[0] if outer else self.plane_pitch)
-        return strides, plane + (-plane % 16) + 16  # an odd number of cache lines, so that planes do not collide
+        return strides, plane + (-plane % 16) + (
+            48 if self.aligned else 16
+        )  # an odd number of cache lines, so that planes do not collide
 
     @property
     def slab_size(self) -> int:

@@ -5,22 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.plan.flat import FlatWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, WHOLE, Products, watched
 from convgrad.plan.strides import row_major
-from convgrad.plan.weights import WeightsPlan, WindowAxis
+from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixWeightsPlan(WeightsPlan):
+class MatrixWeightsPlan(FlatWeightsPlan):
     """Blocking of a problem that solves for W on a matrix unit.
 
-    Channels of x are the rows of A, channels of y the columns of B, and windows are summed, 32 at a time. The windows
-    of the innermost two axes (the flat ones) are numbered as if every row had `pitch` of them; where x has a row of
-    that length, y has a window or, behind the last window of a row, zero. That makes a tap a mere shift of x: its slab
-    is in the order (piece, channel, outer axes, planes of the flat axes, rows, columns), one plane for each remainder
-    of a stride. y is transposed once, in the order (piece, lane block, outer axes, pair of windows, lane, window of
-    the pair).
+    Channels of x are the rows of A, channels of y the columns of B, and windows are summed, 32 at a time. The slab of x
+    holds its pieces one after the other. y is transposed once, in the order (piece, lane block, outer axes, pair of
+    windows, lane, window of the pair).
     """
 
     pieces: int
@@ -54,72 +52,14 @@ class MatrixWeightsPlan(WeightsPlan):
         return self.row_channels // ROWS
 
     @property
-    def flat(self) -> tuple[WindowAxis, ...]:
-        """The axes that windows are numbered through."""
-        return self.axes[max(1, len(self.axes) - 2) :]
+    def pitch_unit(self) -> int:
+        """Pairs stay in a row."""
+        return 2
 
     @property
-    def outer(self) -> tuple[WindowAxis, ...]:
-        """The others, batch first."""
-        return self.axes[: len(self.axes) - len(self.flat)]
-
-    @property
-    def outer_block(self) -> Ints:
-        """Windows per outer axis that are packed at a time."""
-        return self.block[: len(self.outer)]
-
-    @property
-    def flat_block(self) -> Ints:
-        """Windows per flat axis that are packed at a time."""
-        return self.block[len(self.outer) :]
-
-    @property
-    def outer_extent(self) -> Ints:
-        """Elements of x per outer axis that a block meets."""
-        return tuple(
-            axis.stride * (block - 1) + axis.dilation * (axis.taps - 1) + 1
-            for axis, block in zip(self.outer, self.outer_block, strict=True)
-        )
-
-    def lead(self, axis: WindowAxis) -> int:
-        """Elements of the slab before the first that tap 0 of a block meets, so that planes begin with remainder 0."""
-        return -axis.low % axis.stride
-
-    @property
-    def plane_extent(self) -> Ints:
-        """Elements per flat axis of one plane; the innermost is the pitch, which is even: pairs stay in a row."""
-        extents = [
-            block + (axis.dilation * (axis.taps - 1) + self.lead(axis)) // axis.stride
-            for axis, block in zip(self.flat, self.flat_block, strict=True)
-        ]
-        return (*extents[:-1], extents[-1] + extents[-1] % 2)
-
-    @property
-    def pitch(self) -> int:
-        """From one row of windows to the next."""
-        return self.plane_extent[-1]
-
-    @property
-    def planes(self) -> Ints:
-        """Per flat axis."""
-        return tuple(axis.stride for axis in self.flat)
-
-    @property
-    def plane_strides(self) -> tuple[Ints, Ints]:
-        """Of x per flat axis: from plane to plane, and from element to element of a plane."""
-        elements = row_major(self.plane_extent, 1)
-        return row_major(self.planes, prod(self.plane_extent)), elements
-
-    @property
-    def depth(self) -> int:
-        """Windows that are summed at a time, numbered flat, in whole tiles."""
-        *rows, columns = self.flat_block
-        return -(-((prod(rows) - 1) * self.pitch + columns) // DEPTH) * DEPTH
-
-    @property
-    def x_outer_strides(self) -> Ints:
-        """Of x per outer axis."""
-        return row_major(self.outer_extent, prod(self.planes) * prod(self.plane_extent))
+    def depth_unit(self) -> int:
+        """Windows that a tile sums at a time."""
+        return DEPTH
 
     @property
     def row_slab(self) -> tuple[Ints, int]:

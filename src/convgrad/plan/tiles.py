@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
+from convgrad.plan.data import MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
@@ -17,6 +18,7 @@ NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a num
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
+PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
 VECTOR_BYTES = 64  # or less
 ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
@@ -140,13 +142,14 @@ def best_spread_tile(
 
 
 def best_pixel_tile(
-    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int
+    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, lines: bool
 ) -> TileShape:  # fmt: skip
-    """The cheapest tile with vectors along the innermost axis."""
+    """The cheapest tile with vectors along the innermost axis, which are cache `lines` or not."""
     given, solved = channels
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
-    loads, rows_read = _loads_along(axes[-1], lanes), given * prod(axis.taps for axis in axes[:-1])
+    crossing = _crossing(axes[-1], lanes)
+    rows_read = given * prod(axis.taps for axis in axes[:-1])
     for width in cuts(solved, registers // 2):
         most = (registers - 2) // (width + 1)  # a row of B, a splat
         blocks = -(-solved // width)
@@ -158,7 +161,11 @@ def best_pixel_tile(
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
                 far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-                step = _step_cycles(width * columns, width, columns * loads, far * columns)
+                if lines and loads_again(width, columns) and axes[-1].in_step == 1 < axes[-1].taps <= MOST_PARTS:
+                    step = _step_cycles(width * columns, width, columns, far * columns + PART, columns * crossing)
+                else:
+                    loads = 1 + (UNALIGNED - 1) * crossing
+                    step = _step_cycles(width * columns, width, columns * loads, far * columns)
                 cycles = blocks * _sweep_cycles(axes, tile, given * step, width * columns)
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
@@ -166,16 +173,15 @@ def best_pixel_tile(
     return best
 
 
-def _loads_along(axis: GatherAxis, lanes: int) -> float:
-    """Loads that a vector along an axis counts for, on average over taps; the first one's vectors begin with a line."""
+def _crossing(axis: GatherAxis, lanes: int) -> float:
+    """The share of taps whose vectors along an axis begin inside a line; those of the first one begin with it."""
     start = axis.reach[0] - axis.reach[0] % axis.in_step
     places = [
         (phase.offset + t * axis.offset_step - start) // axis.in_step
         for phase in axis.phases
         for t in range(phase.taps)
     ]
-    whole = sum(place % lanes == 0 for place in places)
-    return (whole + UNALIGNED * (len(places) - whole)) / max(1, len(places))
+    return sum(place % lanes != 0 for place in places) / max(1, len(places))
 
 
 def _tiles(counts: Ints, tile: Ints) -> int:

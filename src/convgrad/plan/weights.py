@@ -104,6 +104,21 @@ class WeightsPlan:
         return self.vectors * self.lanes
 
     @property
+    def along_windows(self) -> bool:
+        """Whether lanes are windows, to be added up in the end, rather than channels."""
+        return False
+
+    @property
+    def block_channels(self) -> int:
+        """Channels of the lane side in a block of lanes."""
+        return self.width
+
+    @property
+    def tile_steps(self) -> int:
+        """Steps of the sum of a tile in a whole block of windows."""
+        return prod(self.block)
+
+    @property
     def bundles(self) -> int:
         """Bundles of `lane_groups` groups."""
         return -(-self.problem.groups // self.lane_groups)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -11,18 +11,27 @@ from heapq import heappop, heappush
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, shuffle
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One step of a sum that only some rows of a tile take part in, and where it finds A and B."""
+
+    a: int
+    b: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
-    B may take its steps from a table of i64 instead. `pace` counts what is fetched along the way, from one i to the
-    next; 0: nothing is, here and further inside.
+    With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
+    `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
     """
 
     start: Index
@@ -30,6 +39,7 @@ class Reduction:
     a_step: int
     b_step: int | Value
     pace: int = 0
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +69,9 @@ class Tile:
 
     C        a register tile of rows × columns vectors; in memory C[r, v] is the vector at c_rows[r] + c_columns[v]
     A        numbers broadcast to all lanes (`a_vector` false), or vectors (`a_vector`), one per
-             column: A[r, v] at rows[r] + v · lanes. With `groups`, a sum over the numbers of a group besides: vectors
-             are put together in registers, lane by lane from its group, and B moves on by a row of C per number.
+             column: A[r, v] at rows[r] + v · lanes; with `a_shared` all columns meet A[r, 0]. With `groups`, a sum over
+             the numbers of a group besides: vectors are put together in registers, lane by lane from its group, and B
+             moves on by a row of C per number.
     B        vectors, any alignment
     Every offset is known at compile time and becomes part of the instruction. A reduction without trips leaves C as
     it was. rows · columns + columns + 1 registers.
@@ -73,12 +84,14 @@ class Tile:
     c_rows: tuple[int, ...]
     c_columns: tuple[int, ...]
     a_vector: bool = False
+    a_shared: bool = False
     groups: Groups | None = None
     a_dtype: str = ""  # of storage, where an operand is read or written as it lies in the caller's memory
     b_dtype: str = ""
     c_dtype: str = ""
     unroll: int = 1  # steps of the innermost reduction that are written out together
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read; 0: the processor finds out by itself
+    b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_between`
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -137,6 +150,8 @@ class Tile:
         if not reductions:
             return self._rank_one(b, a, x, tile, taps)
         axis = reductions[0]
+        if axis.parts:
+            return self._in_parts(b, a, x, tile, reductions, taps, walks, done)
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
@@ -153,6 +168,21 @@ class Tile:
             return self._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
+
+    def _in_parts(
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
+        walks: Sequence[Walk], done: Index,
+    ) -> Sums:  # fmt: skip
+        """A sum whose outermost axis has parts, each over the rest for its own rows."""
+        columns = range(len(self.columns))
+        for part in reductions[0].parts:
+            rows, c_rows = (tuple(of[r] for r in part.rows) for of in (self.rows, self.c_rows))
+            some = replace(self, rows=rows, c_rows=c_rows)
+            sums = {(n, v): tile[r, v] for n, r in enumerate(part.rows) for v in columns}
+            there, moved = self._at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
+            sums = some._reduce(b, there, x, sums, reductions[1:], moved, walks, done)
+            tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
+        return tile
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
@@ -212,6 +242,8 @@ class Tile:
             return self._of_a(b, a, offset, number)
 
         def of_b(offset: int) -> Value:
+            if self.b_aligned and offset % lanes:
+                return self._between(b, get_b, offset)
             address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
@@ -229,6 +261,18 @@ class Tile:
                 get_b.cache_clear()
         return tile
 
+    def _between(self, b: Builder, whole: Callable[[int], Value], offset: int) -> Value:
+        """A vector of B that crosses a cache line, out of the two around it, which is twice as fast as to load it."""
+        lanes = self.isa.lanes(self.compute)
+        first = offset // lanes * lanes
+        wanted = [offset - first + lane for lane in range(lanes)]
+        return shuffle(b, whole(first), whole(first + lanes), wanted)
+
+    @property
+    def _a_moves(self) -> bool:
+        """Whether every column meets vectors of its own."""
+        return self.a_vector and not self.a_shared
+
     def _kind(self, dtype: str) -> str:
         return STORAGE[dtype or self.compute]
 
@@ -240,7 +284,7 @@ class Tile:
 
     def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
         lanes = self.isa.lanes(self.compute)
-        a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self.a_vector else 0
+        a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0
         return [
             (row + a_tap + v * a_column, column + b_tap, r, v)
             for a_tap, b_tap in taps
@@ -253,7 +297,7 @@ class Tile:
         products = self._products(taps)
         places = [len({product[side] for product in products}) for side in (0, 1)]
         visits = [
-            len(taps) * len(self.rows) * (len(self.columns) if self.a_vector else 1),
+            len(taps) * len(self.rows) * (len(self.columns) if self._a_moves else 1),
             len(taps) * len(self.columns),
         ]
         spare = self.isa.registers - len(self.rows) * len(self.columns) - 2
@@ -317,4 +361,4 @@ def _in_order(before: dict[int, dict[int, None]]) -> list[int]:
 
 
 def _known(axis: Reduction) -> bool:
-    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0
+    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0 and not axis.parts
