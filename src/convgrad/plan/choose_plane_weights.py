@@ -1,0 +1,116 @@
+"""The plan of a problem that solves for W with vectors along the windows of a row, by predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.costs import MOVE
+from convgrad.plan.machine import Machine
+from convgrad.plan.plane_weights import MOST_SLAB_BYTES, SLAB_BYTES, PlaneWeightsPlan
+from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
+from convgrad.plan.weights import WindowAxis, window_axes
+from convgrad.problem.conv import ConvProblem, Ints
+
+MOST_ROWS = 8  # of windows, written out together
+MOST_PRODUCTS = 256  # multiply-adds of a register tile that are written out
+MOST_PHASES = 4  # of a row of x, which vectors are taken apart into
+LOAD = 0.95  # cycles of a vector that crosses lines
+ROW = 5.0  # cycles to begin to copy a row
+STEP = 2.0  # cycles of a turn of the loop around a tile
+PLANE = 60.0  # cycles of a plane besides, for every tile
+SUM = 1.0  # cycles for a vector of sums that a plane fetches and stores
+FAR = 0.3  # of the arithmetic, more where slabs outgrow L1
+LEAST_TASKS, MOST_TASKS = 16, 48
+MOST_CHUNKS = 16
+
+
+def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneWeightsPlan]]:
+    """Predicted cycles and the plan, where one channel meets one and rows lie side by side in memory."""
+    if not (problem.x_channels == problem.y_channels == 1 and problem.x_strides[-1] == problem.y_strides[-1] == 1):
+        return
+    if problem.stride[-1] > MOST_PHASES:
+        return
+    compute = COMPUTE[problem.dtype]
+    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    axes = window_axes(problem)
+    best: tuple[float, PlaneWeightsPlan] | None = None
+    for tap_rows, tap_columns, rows in _tiles(axes, machine.registers):
+        for block in _blocks(axes, rows, lanes):
+            plan = PlaneWeightsPlan(
+                problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=tap_rows,
+                tap_columns=tap_columns, rows=rows, block=block, chunks=1, run=1,
+            )  # fmt: skip
+            if plan.slab_bytes > MOST_SLAB_BYTES:
+                continue
+            cycles = _cycles(plan)
+            if best is None or cycles < best[0]:
+                best = cycles, plan
+    if best is not None:
+        yield best[0], _shared(best[1])
+
+
+def _tiles(axes: tuple[WindowAxis, ...], registers: int) -> Iterator[tuple[int, int, int]]:
+    """Rows and columns of taps, and rows of windows, whose sums and numbers fit the registers."""
+    taps, inner = axes[-2].taps, axes[-1].taps
+    most = registers - 4
+    columns = inner if inner <= most else -(-inner // -(-inner // most))
+    for tap_rows in range(1, (min(taps, most // columns) if columns == inner else 1) + 1):
+        count = tap_rows * columns
+        for rows in range(1, min(MOST_ROWS, axes[-2].windows, registers - count - 2) + 1):
+            if rows == 1 or (len(axes) > 2 and rows * count <= MOST_PRODUCTS):
+                yield tap_rows, columns, rows
+
+
+def _blocks(axes: tuple[WindowAxis, ...], rows: int, lanes: int) -> Iterator[Ints]:
+    """All windows of an image, then fewer and fewer of the outermost axis that has several."""
+    unit = (1,) * (len(axes) - 2) + (rows, lanes)
+    counts = [-(-axis.windows // one) for axis, one in zip(axes, unit, strict=True)]
+    counts[0] = min(1, counts[0])  # with one axis, images are its rows
+    while True:
+        yield tuple(count * one for count, one in zip(counts, unit, strict=True))
+        n = next((n for n, count in enumerate(counts) if count > 1), None)
+        if n is None:
+            return
+        counts[n] = -(-counts[n] // 2)
+
+
+def _cycles(plan: PlaneWeightsPlan) -> float:
+    """Of all planes."""
+    p, size = plan.problem, SIZES[plan.compute]
+    row, inner = plan.axes[-2], plan.axes[-1]
+    vectors, row_blocks = -(-inner.windows // plan.lanes), -(-row.windows // plan.rows)
+    outer_taps, outer_windows = prod(axis.taps for axis in plan.axes[:-2]), prod(a.windows for a in plan.axes[1:-2])
+    if len(plan.axes) == 2:
+        row_blocks = 1
+    blocks = prod(plan.block_grid[1:])
+    tiles, arithmetic = 0, 0.0
+    for first in range(0, row.taps, plan.tap_rows):
+        for left in range(0, inner.taps, plan.tap_columns):
+            tap_rows, columns = min(plan.tap_rows, row.taps - first), min(plan.tap_columns, inner.taps - left)
+            met = {row.stride * j + row.dilation * r for j in range(plan.rows) for r in range(tap_rows)}
+            loads = len(met) * columns + plan.rows
+            products = tap_rows * columns * plan.rows
+            chain = LATENCY * plan.rows
+            tiles += 1
+            arithmetic += max(products / FMA_PER_CYCLE, LOAD * loads, chain) + STEP
+    arithmetic *= outer_taps * outer_windows * row_blocks * vectors
+    if plan.slab_bytes > SLAB_BYTES:
+        arithmetic *= 1 + FAR
+    besides = blocks * (tiles * outer_taps * PLANE + SUM * plan.taps)
+    x_rows = prod(min(extent, axis.image) for extent, axis in zip(plan.x_extent[1:], plan.axes[1:-1], strict=True))
+    x_moved = blocks * x_rows * (ROW + MOVE * inner.stride * min(plan.columns, inner.image))
+    y_rows = prod(axis.windows for axis in plan.axes[1:-1])
+    y_moved = y_rows * (ROW + MOVE * inner.windows)
+    return p.groups * p.batch * (arithmetic + besides + x_moved + y_moved)
+
+
+def _shared(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
+    """With runs of groups, and chunks where there are few groups."""
+    groups, blocks = plan.problem.groups, prod(plan.block_grid)
+    run = max(1, groups // MOST_TASKS)
+    runs = -(-groups // run)
+    chunks = max(1, min(MOST_CHUNKS, blocks, -(-LEAST_TASKS // runs))) if runs < LEAST_TASKS else 1
+    return replace(plan, run=run, chunks=chunks)
