@@ -194,11 +194,11 @@ class PlaneSums:
                 b.loop(0, axis.taps, lambda r, _: nest(n + 1, b.at(x, b.mul(r, step), self.kind),
                                                       b.add(b.mul(tap, axis.taps), r)), name="tap")  # fmt: skip
                 return
-            whole = axis.taps // plan.tap_rows * plan.tap_rows
-            if whole:
-                b.loop(0, whole, lambda r, _: row(x, tap, r, plan.tap_rows), step=plan.tap_rows, name="tap")
-            if whole < axis.taps:
-                row(x, tap, whole, axis.taps - whole)
+            first = 0
+            for tap_rows, many in plan.tap_pieces:
+                last = first + tap_rows * many
+                b.loop(first, last, lambda r, _, rows=tap_rows: row(x, tap, r, rows), step=tap_rows, name="tap")
+                first = last
 
         def row(x: Value, tap: Index, first: Index, tap_rows: int) -> None:
             axis, inner = plan.axes[-2], plan.axes[-1].taps
@@ -222,19 +222,15 @@ class PlaneSums:
         rows = tuple(r * step + phase * stride + place for r in range(tap_rows) for phase, place in places)
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=True, rows=rows, columns=(0,),
-            c_rows=tuple(i * plan.lanes for i in range(len(rows))), c_columns=(0,),
+            c_rows=tuple(i * plan.lanes for i in range(len(rows))), c_columns=(0,), slid=frozenset(plan.slid),
         )  # fmt: skip
 
     def _walks(self, b: Builder, following: tuple[Value, Value], tap: Index, steps: int) -> list[Walk]:
         """The lines of the next plane that the tile fetches whose first tap is row number `tap` of all taps."""
-        plan, p = self.plan, self.plan.problem
+        plan = self.plan
         rows = prod(axis.taps for axis in plan.axes[:-1])
-        x = prod(min(extent, axis.image) for extent, axis in zip(plan.x_extent, plan.axes, strict=False))
-        x *= min(plan.columns * plan.axes[-1].stride, plan.axes[-1].image)
-        y = prod(min(block, axis.windows) for block, axis in zip(plan.block, plan.axes, strict=True))
         walks = []
-        for source, numbers in zip(following, (x, y), strict=True):
-            lines = -(-numbers * BYTES[p.dtype] // LINE)
+        for source, lines in zip(following, plan.plane_lines, strict=True):
             each = -(-lines * plan.tap_rows // (rows * steps))
             start = b.mul(tap, -(-lines // rows) * LINE)
             walks.append(Walk(b.beyond(source, start), index(LINE), 0, each, 0))

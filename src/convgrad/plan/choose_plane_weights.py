@@ -9,22 +9,23 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import MOVE
 from convgrad.plan.machine import Machine
-from convgrad.plan.plane_weights import MOST_SLAB_BYTES, SLAB_BYTES, PlaneWeightsPlan
+from convgrad.plan.plane_weights import LINE, MOST_SLAB_BYTES, SLAB_BYTES, PlaneWeightsPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.weights import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 
-MOST_ROWS = 8  # of windows, written out together
+MOST_ROWS = 14  # of windows, written out together
 MOST_PRODUCTS = 256  # multiply-adds of a register tile that are written out
 MOST_PHASES = 4  # of a row of x, which vectors are taken apart into
-LOAD = 0.95  # cycles of a vector that crosses lines
+WHOLE, CROSSING = 0.5, 1.9  # cycles, measured, of a vector from L1 that lies in one line, or in two
 ROW = 5.0  # cycles to begin to copy a row
 STEP = 2.0  # cycles of a turn of the loop around a tile
-PLANE = 60.0  # cycles of a plane besides, for every tile
+PLANE = 30.0  # cycles of a plane besides, for every tile
 SUM = 1.0  # cycles for a vector of sums that a plane fetches and stores
-FAR = 0.3  # of the arithmetic, more where slabs outgrow L1
-LEAST_TASKS, MOST_TASKS = 16, 48
+FAR = 0.8  # of the arithmetic, more where slabs outgrow L1
+LEAST_TASKS, MOST_TASKS = 16, 32
 MOST_CHUNKS = 16
+LINE_CYCLES = 8.0  # of arithmetic for every line that is fetched meanwhile: with less, loads wait
 
 
 def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneWeightsPlan]]:
@@ -41,10 +42,11 @@ def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
         for block in _blocks(axes, rows, lanes):
             plan = PlaneWeightsPlan(
                 problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=tap_rows,
-                tap_columns=tap_columns, rows=rows, block=block, chunks=1, run=1,
+                tap_columns=tap_columns, rows=rows, slid=(), block=block, chunks=1, run=1,
             )  # fmt: skip
             if plan.slab_bytes > MOST_SLAB_BYTES:
                 continue
+            plan = _with_slides(plan)
             cycles = _cycles(plan)
             if best is None or cycles < best[0]:
                 best = cycles, plan
@@ -77,31 +79,55 @@ def _blocks(axes: tuple[WindowAxis, ...], rows: int, lanes: int) -> Iterator[Int
         counts[n] = -(-counts[n] // 2)
 
 
+def _with_slides(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
+    """The plan with as many places slid as make its tiles fastest."""
+    if SIZES[plan.compute] * plan.lanes < LINE:  # vectors of half a line cross every other time
+        return plan
+    inner = plan.axes[-1]
+    places = sorted({plan.phase(tap)[1] % plan.lanes for tap in range(inner.taps)} - {0})
+    choices = [replace(plan, slid=tuple(places[:count])) for count in range(len(places) + 1)]
+    return min(choices, key=_step_cycles)
+
+
+def _step_cycles(plan: PlaneWeightsPlan) -> float:
+    """Of all tiles, for so many rows of windows and one vector of each."""
+    row, inner = plan.axes[-2], plan.axes[-1]
+    crossing = WHOLE + (CROSSING - WHOLE) * min(1.0, SIZES[plan.compute] * plan.lanes / LINE)
+    cycles = 0.0
+    for tap_rows, many in plan.tap_pieces:
+        rows = len({row.stride * j + row.dilation * r for j in range(plan.rows) for r in range(tap_rows)})
+        for left in range(0, inner.taps, plan.tap_columns):
+            columns = range(left, min(inner.taps, left + plan.tap_columns))
+            places = [plan.phase(tap)[1] % plan.lanes for tap in columns]
+            slid = sum(place in plan.slid for place in places)
+            crossed = sum(place != 0 for place in places) - slid
+            whole = rows * (len(columns) - crossed) + plan.rows
+            sums = (tap_rows * len(columns) * plan.rows + rows * slid) / FMA_PER_CYCLE
+            loads = WHOLE * whole + crossing * rows * crossed
+            cycles += many * (max(sums, loads, LATENCY * plan.rows) + STEP)
+    return cycles
+
+
+def _arithmetic(plan: PlaneWeightsPlan) -> float:
+    """Cycles of all tiles of a plane."""
+    row, inner = plan.axes[-2], plan.axes[-1]
+    vectors = -(-inner.windows // plan.lanes)
+    row_blocks = -(-row.windows // plan.rows) if len(plan.axes) > 2 else 1  # else rows are images
+    outer_taps, outer_windows = prod(axis.taps for axis in plan.axes[:-2]), prod(a.windows for a in plan.axes[1:-2])
+    far = FAR if plan.slab_bytes > SLAB_BYTES else 0.0
+    return _step_cycles(plan) * outer_taps * outer_windows * row_blocks * vectors * (1 + far)
+
+
 def _cycles(plan: PlaneWeightsPlan) -> float:
     """Of all planes."""
-    p, size = plan.problem, SIZES[plan.compute]
-    row, inner = plan.axes[-2], plan.axes[-1]
-    vectors, row_blocks = -(-inner.windows // plan.lanes), -(-row.windows // plan.rows)
-    outer_taps, outer_windows = prod(axis.taps for axis in plan.axes[:-2]), prod(a.windows for a in plan.axes[1:-2])
-    if len(plan.axes) == 2:
-        row_blocks = 1
+    p = plan.problem
+    inner, outer_taps = plan.axes[-1], prod(axis.taps for axis in plan.axes[:-2])
     blocks = prod(plan.block_grid[1:])
-    tiles, arithmetic = 0, 0.0
-    for first in range(0, row.taps, plan.tap_rows):
-        for left in range(0, inner.taps, plan.tap_columns):
-            tap_rows, columns = min(plan.tap_rows, row.taps - first), min(plan.tap_columns, inner.taps - left)
-            met = {row.stride * j + row.dilation * r for j in range(plan.rows) for r in range(tap_rows)}
-            loads = len(met) * columns + plan.rows
-            products = tap_rows * columns * plan.rows
-            chain = LATENCY * plan.rows
-            tiles += 1
-            arithmetic += max(products / FMA_PER_CYCLE, LOAD * loads, chain) + STEP
-    arithmetic *= outer_taps * outer_windows * row_blocks * vectors
-    if plan.slab_bytes > SLAB_BYTES:
-        arithmetic *= 1 + FAR
+    arithmetic = _arithmetic(plan)
+    tiles = sum(many for _, many in plan.tap_pieces) * -(-inner.taps // plan.tap_columns)
     besides = blocks * (tiles * outer_taps * PLANE + SUM * plan.taps)
     x_rows = prod(min(extent, axis.image) for extent, axis in zip(plan.x_extent[1:], plan.axes[1:-1], strict=True))
-    x_moved = blocks * x_rows * (ROW + MOVE * inner.stride * min(plan.columns, inner.image))
+    x_moved = blocks * x_rows * (ROW + MOVE * min(plan.columns * inner.stride, inner.image))
     y_rows = prod(axis.windows for axis in plan.axes[1:-1])
     y_moved = y_rows * (ROW + MOVE * inner.windows)
     return p.groups * p.batch * (arithmetic + besides + x_moved + y_moved)
@@ -113,4 +139,5 @@ def _shared(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
     run = max(1, groups // MOST_TASKS)
     runs = -(-groups // run)
     chunks = max(1, min(MOST_CHUNKS, blocks, -(-LEAST_TASKS // runs))) if runs < LEAST_TASKS else 1
-    return replace(plan, run=run, chunks=chunks)
+    ahead = plan.planes_follow and _arithmetic(plan) > LINE_CYCLES * sum(plan.plane_lines) * prod(plan.block_grid[1:])
+    return replace(plan, run=run, chunks=chunks, fetches_ahead=ahead)

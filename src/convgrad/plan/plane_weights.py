@@ -16,6 +16,7 @@ from convgrad.problem.conv import ConvProblem, Ints
 
 SLAB_BYTES = 40 * 1024  # of the rows of x and y that are multiplied at a time, which stay in L1
 MOST_SLAB_BYTES = 512 * 1024
+LINE = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,11 @@ class PlaneWeightsPlan:
     tap_rows: int  # taps of the last axis but one in a register tile
     tap_columns: int  # of the innermost axis; all of them, or one row of taps
     rows: int  # rows of windows that are written out together
+    slid: Ints  # places in a vector, of first windows, of taps whose numbers are put together from two vectors
     block: Ints  # windows per axis that are packed at a time: one image, whole `rows` and whole vectors
     chunks: int
     run: int  # groups of a task
+    fetches_ahead: bool = False  # the next plane is asked for while the present one is multiplied
     reasons: tuple[str, ...] = ()
 
     lane_groups = 1  # a slab holds one group
@@ -47,6 +50,14 @@ class PlaneWeightsPlan:
     def taps(self) -> int:
         """Of the whole kernel."""
         return prod(self.problem.taps)
+
+    @property
+    def tap_pieces(self) -> tuple[tuple[int, int], ...]:
+        """Rows of taps of a tile and how many such tiles follow each other, which cut all rows evenly."""
+        taps = self.axes[-2].taps
+        pieces = -(-taps // self.tap_rows)
+        fewer, rest = divmod(taps, pieces)
+        return tuple((rows, many) for rows, many in ((fewer + 1, rest), (fewer, pieces - rest)) if many)
 
     # --- slabs
 
@@ -104,8 +115,17 @@ class PlaneWeightsPlan:
         return SIZES[self.compute] * (self.x_slab_size + self.y_slab_size)
 
     @property
-    def fetches_ahead(self) -> bool:
-        """Whether the next plane is asked for while the present one is multiplied: it lies behind that in memory."""
+    def plane_lines(self) -> tuple[int, int]:
+        """Cache lines of x, and of y, that a block of a plane is made of."""
+        size = SIZES[self.problem.dtype]
+        rows = prod(min(extent, axis.image) for extent, axis in zip(self.x_extent, self.axes[:-1], strict=True))
+        x = rows * min(self.columns * self.axes[-1].stride, self.axes[-1].image)
+        y = prod(min(block, axis.windows) for block, axis in zip(self.block, self.axes, strict=True))
+        return -(-x * size // LINE), -(-y * size // LINE)
+
+    @property
+    def planes_follow(self) -> bool:
+        """Whether the plane of the next group lies behind that of the present one, and caches do not hold them all."""
         p = self.problem
         size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
         behind = all(p.strides[name][1] == prod(p.shapes[name][3:]) for name in "xy")
@@ -153,15 +173,16 @@ class PlaneWeightsPlan:
         """Assert what the emitter relies on."""
         p = self.problem
         assert p.x_channels == p.y_channels == 1
-        assert self.block[-2] % self.rows == 0 and self.block[-1] % self.lanes == 0
+        assert self.block[-2] % self.rows == 0
+        assert self.block[-1] % self.lanes == 0
         assert len(self.block) == 2 or self.block[0] == 1
         assert self.tap_columns == self.axes[-1].taps or self.tap_rows == 1
 
     def __str__(self) -> str:
         return (
             f"weights plan on {self.isa}: vectors along windows, tile {self.tap_rows} x {self.tap_columns} taps of "
-            f"{self.lanes}, rows of {self.rows}, block {self.block}, runs of {self.run}, {self.chunks} chunks, "
-            f"{prod(self.grid)} tasks"
+            f"{self.lanes}, {len(self.slid)} slid, {self.rows} rows at once, block {self.block}, "
+            f"runs of {self.run} groups, {self.chunks} chunks, {prod(self.grid)} tasks"
             + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, shuffle
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -79,6 +79,9 @@ class Tile:
     c_dtype: str = ""
     unroll: int = 1  # steps of the innermost reduction that are written out together
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read; 0: the processor finds out by itself
+    slid: frozenset[int] = (
+        frozenset()
+    )  # offsets, modulo a vector, at which vectors are put together from two neighbours
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -187,6 +190,12 @@ class Tile:
             tile = self._add_products(b, a, self._at_b(b, x, number * step), tile, taps, number)
         return tile
 
+    def _slide(self, b: Builder, whole: Callable[[int], Value], offset: int) -> Value:
+        """The vector at an offset, out of two of those at multiples of their length: no load crosses a cache line."""
+        rest = offset % self.isa.lanes(self.compute)
+        wanted = list(range(rest, rest + self.isa.lanes(self.compute)))
+        return shuffle(b, whole(offset - rest), whole(offset - rest + len(wanted)), wanted)
+
     def _of_a(self, b: Builder, a: Value, offset: int, number: int) -> Value:
         """What the lanes of a column meet."""
         lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
@@ -209,15 +218,23 @@ class Tile:
         lanes, b_dtype = self.isa.lanes(self.compute), self.b_dtype or self.compute
 
         def of_a(offset: int) -> Value:
+            if self.a_vector and offset % lanes in self.slid:
+                return self._slide(b, whole_a, offset)
             return self._of_a(b, a, offset, number)
 
         def of_b(offset: int) -> Value:
+            if not self.a_vector and offset % lanes in self.slid:
+                return self._slide(b, whole_b, offset)
+            return load_b(offset)
+
+        def load_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
             return self.isa.load(b, b_dtype, address, lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
+        whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = self._shared(taps)
         tile = dict(tile)
         for step in self._steps(taps, shared):
