@@ -9,7 +9,7 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
@@ -80,9 +80,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
         shape = best_row_tile(c, taps, taps, groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
-        each = (MOVE if side_by_side else TURN if c == 1 else SCALAR) * k
+        turn = TURN_PLANES if c == k == 1 else TURN
+        each = (MOVE if side_by_side else turn if c == 1 else SCALAR) * k
         cost = elements["x"] * each + elements["y"] * (
-            MOVE if problem.y_strides[1] == k else TURN if k == 1 else SCALAR
+            MOVE if problem.y_strides[1] == k else turn if k == 1 else SCALAR
         )
         yield windows * shape.cycles + cost, replace(
             base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,
