@@ -15,13 +15,12 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.plane_slab import PlaneBox, plane_box
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.sums import pairwise
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.strides import row_major
-
-ADDED = 64  # vectors of sums that one task of the second stage adds, of every chunk
 
 
 def lower_plane_weights(plan: PlaneWeightsPlan) -> KernelModule:
@@ -45,7 +44,7 @@ class PlaneSums:
     def __init__(self, plan: PlaneWeightsPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
         size = BYTES[plan.compute]
-        self.y_start = round64(size * plan.x_slab_size)
+        self.y_start = round64(size * plan.x_slab.size)
         self.sums_start = self.y_start + round64(size * plan.y_slab_size)
         self.totals_start = self.sums_start + round64(size * plan.run_sums * plan.lanes)
         self.scratch_bytes = self.totals_start + round64(size * plan.run_sums)
@@ -117,80 +116,57 @@ class PlaneSums:
         size = self.sums_start // BYTES[self.plan.compute]
         emit_zero(b, self.isa, self.plan.compute, at.scratch, size)
 
-    def _boxes(self, b: Builder, starts: Sequence[Index]) -> tuple[list[_Side], list[Value]]:
-        """What the slabs of x and y hold of the block, and what is true where that leaves some of them empty."""
-        plan, p = self.plan, self.plan.problem
-        x, y, edges = _Side(), _Side(), []
-        *outer, inner = zip(plan.axes, starts, plan.block, (p.x_strides[0], *p.x_strides[3:]), strict=True)
-        for (axis, start, _, step), extent, slab in zip(outer, plan.x_extent, plan.x_slab, strict=True):
-            origin = b.sub(b.mul(start, axis.stride), axis.low)
-            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent)
-            high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
-            x.add(b, b.sub(high, low), step, slab, b.add(origin, low), low)
-            edges.append((b.sub(high, low), extent))
-        axis, start, _, step = inner
-        begin = b.sub(start, plan.margin)
-        first = b.maximum(begin, 0)
-        last = b.minimum(b.mul(b.add(begin, plan.columns), axis.stride), axis.image)
-        count = b.maximum(b.sub(last, b.mul(first, axis.stride)), 0)
-        x.add(b, count, step, 1, b.mul(first, axis.stride), b.sub(first, begin))
-        edges.append((count, plan.columns * axis.stride))
-        y_steps = (p.y_strides[0], *p.y_strides[3:])
-        for axis, start, block, step, slab in zip(plan.axes, starts, plan.block, y_steps, plan.y_slab, strict=True):
-            count = b.minimum(b.sub(axis.windows, start), block)
-            y.add(b, count, step, slab, start, 0)
-            edges.append((count, block))
-        return [x, y], [b.compare("ne", count, extent) for count, extent in edges if not isinstance(count, int)]
-
-    def _pack(self, b: Builder, at: Places, group: Index, sides: list[_Side]) -> tuple[Value, Value]:
+    def _pack(
+        self, b: Builder, at: Places, group: Index, x: PlaneBox, y: list[Dim], starts: list[Index]
+    ) -> list[Value]:
         """The block of a plane, of x and y; where the next plane has it."""
-        plan, p = self.plan, self.plan.problem
-        targets = at.scratch, b.at(at.scratch, self.y_start, "i8")
-        sources = []
-        for name, side, target in zip("xy", sides, targets, strict=True):
-            place = b.add(side.source, b.mul(group, p.strides[name][1]))
-            source = b.at(at.of(name), place, STORAGE[p.dtype])
-            packed = b.at(target, side.target, self.kind)
-            if name == "x" and plan.axes[-1].stride > 1:
-                *outer, inner = side.dims
-                self.copy.emit_planes(b, source, packed, outer, inner, plan.axes[-1].stride, plan.pitch)
-            else:
-                self.copy.emit(b, source, packed, side.dims)
-            sources.append(b.beyond(source, p.strides[name][1] * BYTES[p.dtype]))
-        return sources[0], sources[1]
+        p, y_slab = self.plan.problem, b.at(at.scratch, self.y_start, "i8")
+        y_source = b.dot(list(zip(starts, (p.y_strides[0], *p.y_strides[3:]), strict=True)))
+        sources = [
+            b.at(at.of(name), b.add(place, b.mul(group, p.strides[name][1])), STORAGE[p.dtype])
+            for name, place in (("x", x.source), ("y", y_source))
+        ]
+        x.copy(b, self.copy, sources[0], b.at(at.scratch, x.target, self.kind))
+        self.copy.emit(b, sources[1], y_slab, y)
+        steps = (p.strides[name][1] * BYTES[p.dtype] for name in "xy")
+        return [b.beyond(source, step) for source, step in zip(sources, steps, strict=True)]
 
     # --- sums
 
     def _plane(self, b: Builder, at: Places, group: Index, starts: list[Index], sums: Value) -> None:
         """What a block of a plane adds to the sums of its group."""
         plan = self.plan
-        sides, edges = self._boxes(b, starts)
+        p, y_strides = plan.problem, (plan.problem.y_strides[0], *plan.problem.y_strides[3:])
+        x = plane_box(b, plan.x_slab, starts, (p.x_strides[0], *p.x_strides[3:]))
+        counts = [
+            b.minimum(b.sub(axis.windows, start), block)
+            for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
+        ]
+        y = [Dim(count, *steps) for count, *steps in zip(counts, y_strides, plan.y_slab, strict=True)]
         if prod(plan.block_grid[1:]) > 1:
-            for edge in edges:
-                with b.when(edge):
-                    self._clear_slabs(b, at)
-        following = self._pack(b, at, group, sides)
-        y_slab = b.at(at.scratch, self.y_start, "i8")
-        counts = [dim.extent for dim in sides[1].dims]
+            for count, extent in (*x.edges, *zip(counts, plan.block, strict=True)):
+                if not isinstance(count, int):
+                    with b.when(b.compare("ne", count, extent)):
+                        self._clear_slabs(b, at)
+        following = self._pack(b, at, group, x, y, starts)
+        y_slab, x_strides = b.at(at.scratch, self.y_start, "i8"), plan.x_slab.strides
         row_count = b.floor_div(b.add(counts[-2], plan.rows - 1), plan.rows)
         vectors = b.floor_div(b.add(counts[-1], plan.lanes - 1), plan.lanes)
-        steps = [
-            (counts[n], plan.axes[n].stride * plan.x_slab[n], plan.y_slab[n]) for n in range(1, len(plan.axes) - 2)
-        ]
-        row_steps = plan.rows * plan.axes[-2].stride * plan.x_slab[-1], plan.rows * plan.y_slab[-2]
+        steps = [(counts[n], plan.axes[n].stride * x_strides[n], plan.y_slab[n]) for n in range(1, len(plan.axes) - 2)]
+        row_steps = plan.rows * plan.axes[-2].stride * x_strides[-1], plan.rows * plan.y_slab[-2]
         steps += [(row_count, *row_steps), (vectors, plan.lanes, plan.lanes)]
-        most = tuple(plan.block[1:-2]) + (plan.block[-2] // plan.rows, plan.block[-1] // plan.lanes)
+        most = (*plan.block[1:-2], plan.block[-2] // plan.rows, plan.block[-1] // plan.lanes)
         paces = row_major(most, 1) if plan.fetches_ahead else (0,) * len(most)
         reductions = [Reduction(0, *step, pace=pace) for step, pace in zip(steps, paces, strict=True)]
         written = [
-            (j * plan.axes[-2].stride * plan.x_slab[-1], j * plan.y_slab[-2]) for j in range(plan.rows)
+            (j * plan.axes[-2].stride * x_strides[-1], j * plan.y_slab[-2]) for j in range(plan.rows)
         ]  # fmt: skip
 
         def nest(n: int, x: Value, tap: Index) -> None:
             """Taps of axes n and further inside."""
             axis = plan.axes[n]
             if n < len(plan.axes) - 2:
-                step = axis.dilation * plan.x_slab[n]
+                step = axis.dilation * x_strides[n]
                 b.loop(0, axis.taps, lambda r, _: nest(n + 1, b.at(x, b.mul(r, step), self.kind),
                                                       b.add(b.mul(tap, axis.taps), r)), name="tap")  # fmt: skip
                 return
@@ -202,7 +178,7 @@ class PlaneSums:
 
         def row(x: Value, tap: Index, first: Index, tap_rows: int) -> None:
             axis, inner = plan.axes[-2], plan.axes[-1].taps
-            step = axis.dilation * plan.x_slab[-1]
+            step = axis.dilation * x_strides[-1]
             here = b.at(x, b.mul(first, step), self.kind)
             number = b.add(b.mul(tap, axis.taps), first)
             for left in range(0, inner, plan.tap_columns):
@@ -217,15 +193,14 @@ class PlaneSums:
     def _tile(self, tap_rows: int, columns: range) -> Tile:
         """Of some taps."""
         plan = self.plan
-        step, stride = plan.axes[-2].dilation * plan.x_slab[-1], plan.pitch
-        places = [plan.phase(tap) for tap in columns]
-        rows = tuple(r * step + phase * stride + place for r in range(tap_rows) for phase, place in places)
+        step = plan.axes[-2].dilation * plan.x_slab.strides[-1]
+        rows = tuple(r * step + plan.place(tap) for r in range(tap_rows) for tap in columns)
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=True, rows=rows, columns=(0,),
             c_rows=tuple(i * plan.lanes for i in range(len(rows))), c_columns=(0,), slid=frozenset(plan.slid),
         )  # fmt: skip
 
-    def _walks(self, b: Builder, following: tuple[Value, Value], tap: Index, steps: int) -> list[Walk]:
+    def _walks(self, b: Builder, following: Sequence[Value], tap: Index, steps: int) -> list[Walk]:
         """The lines of the next plane that the tile fetches whose first tap is row number `tap` of all taps."""
         plan = self.plan
         rows = prod(axis.taps for axis in plan.axes[:-1])
@@ -274,18 +249,3 @@ class PlaneSums:
             for extent, step, stride in zip(p.taps, row_major(p.taps, 1), p.w_strides[3:], strict=True)
         ]
         self.write.emit(b, totals, target, [Dim(groups, self.plan.taps, p.w_strides[0]), *taps])
-
-
-class _Side:
-    """A box of one tensor and its place in a slab: axes, and where both begin."""
-
-    def __init__(self) -> None:
-        self.dims: list[Dim] = []
-        self.source: Index = 0
-        self.target: Index = 0
-
-    def add(self, b: Builder, count: Index, step: int, slab: int, first: Index, low: Index) -> None:
-        """An axis, from element `first` on, which goes to place `low`."""
-        self.dims.append(Dim(count, step, slab))
-        self.source = b.add(self.source, b.mul(first, step))
-        self.target = b.add(self.target, b.mul(low, slab))

@@ -84,7 +84,7 @@ def _with_slides(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
     if SIZES[plan.compute] * plan.lanes < LINE:  # vectors of half a line cross every other time
         return plan
     inner = plan.axes[-1]
-    places = sorted({plan.phase(tap)[1] % plan.lanes for tap in range(inner.taps)} - {0})
+    places = sorted({plan.place(tap) % plan.lanes for tap in range(inner.taps)} - {0})
     choices = [replace(plan, slid=tuple(places[:count])) for count in range(len(places) + 1)]
     return min(choices, key=_step_cycles)
 
@@ -98,7 +98,7 @@ def _step_cycles(plan: PlaneWeightsPlan) -> float:
         rows = len({row.stride * j + row.dilation * r for j in range(plan.rows) for r in range(tap_rows)})
         for left in range(0, inner.taps, plan.tap_columns):
             columns = range(left, min(inner.taps, left + plan.tap_columns))
-            places = [plan.phase(tap)[1] % plan.lanes for tap in columns]
+            places = [plan.place(tap) % plan.lanes for tap in columns]
             slid = sum(place in plan.slid for place in places)
             crossed = sum(place != 0 for place in places) - slid
             whole = rows * (len(columns) - crossed) + plan.rows
@@ -126,8 +126,8 @@ def _cycles(plan: PlaneWeightsPlan) -> float:
     arithmetic = _arithmetic(plan)
     tiles = sum(many for _, many in plan.tap_pieces) * -(-inner.taps // plan.tap_columns)
     besides = blocks * (tiles * outer_taps * PLANE + SUM * plan.taps)
-    x_rows = prod(min(extent, axis.image) for extent, axis in zip(plan.x_extent[1:], plan.axes[1:-1], strict=True))
-    x_moved = blocks * x_rows * (ROW + MOVE * min(plan.columns * inner.stride, inner.image))
+    x = plan.x_slab
+    x_moved = blocks * x.rows * (ROW + MOVE * x.held[-1])
     y_rows = prod(axis.windows for axis in plan.axes[1:-1])
     y_moved = y_rows * (ROW + MOVE * inner.windows)
     return p.groups * p.batch * (arithmetic + besides + x_moved + y_moved)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.plane_slab import PlaneSlab
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import BIAS_UNIT, KEPT_BYTES, WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
@@ -62,42 +63,18 @@ class PlaneWeightsPlan:
     # --- slabs
 
     @property
-    def margin(self) -> int:
-        """Zeros of every phase before the first element of a row of x."""
+    def x_slab(self) -> PlaneSlab:
+        """Of x."""
+        return PlaneSlab(
+            steps=tuple(axis.stride for axis in self.axes), firsts=tuple(-axis.low for axis in self.axes),
+            lasts=tuple(axis.dilation * (axis.taps - 1) - axis.low for axis in self.axes),
+            images=tuple(axis.image for axis in self.axes), block=self.block, lanes=self.lanes,
+        )  # fmt: skip
+
+    def place(self, tap: int) -> int:
+        """Where the first window of a row finds what a tap of the innermost axis meets."""
         axis = self.axes[-1]
-        return max(0, -(-axis.low // axis.stride))
-
-    def phase(self, tap: int) -> tuple[int, int]:
-        """Which phase of a row of x a tap of the innermost axis meets, and the place there of its first window."""
-        axis = self.axes[-1]
-        shift, phase = divmod(axis.dilation * tap - axis.low, axis.stride)
-        return phase, self.margin + shift
-
-    @property
-    def columns(self) -> int:
-        """Numbers of each phase of a row of x that taps may meet."""
-        return self.block[-1] + max(self.phase(tap)[1] for tap in range(self.axes[-1].taps))
-
-    @property
-    def pitch(self) -> int:
-        """From a phase to the next."""
-        return -(-self.columns // self.lanes) * self.lanes
-
-    @property
-    def x_extent(self) -> Ints:
-        """Elements of x per axis but the innermost that a slab holds."""
-        pairs = zip(self.axes[:-1], self.block[:-1], strict=True)
-        return tuple(axis.stride * (block - 1) + 1 + axis.dilation * (axis.taps - 1) for axis, block in pairs)
-
-    @property
-    def x_slab(self) -> Ints:
-        """Strides of all axes but the innermost."""
-        return row_major(self.x_extent, self.axes[-1].stride * self.pitch)
-
-    @property
-    def x_slab_size(self) -> int:
-        """All of it."""
-        return self.x_slab[0] * self.x_extent[0]
+        return self.x_slab.place(axis.dilation * tap - axis.low)
 
     @property
     def y_slab(self) -> Ints:
@@ -112,14 +89,13 @@ class PlaneWeightsPlan:
     @property
     def slab_bytes(self) -> int:
         """Of both."""
-        return SIZES[self.compute] * (self.x_slab_size + self.y_slab_size)
+        return SIZES[self.compute] * (self.x_slab.size + self.y_slab_size)
 
     @property
     def plane_lines(self) -> tuple[int, int]:
         """Cache lines of x, and of y, that a block of a plane is made of."""
         size = SIZES[self.problem.dtype]
-        rows = prod(min(extent, axis.image) for extent, axis in zip(self.x_extent, self.axes[:-1], strict=True))
-        x = rows * min(self.columns * self.axes[-1].stride, self.axes[-1].image)
+        x = prod(self.x_slab.held)
         y = prod(min(block, axis.windows) for block, axis in zip(self.block, self.axes, strict=True))
         return -(-x * size // LINE), -(-y * size // LINE)
 
