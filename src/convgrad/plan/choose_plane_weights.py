@@ -9,20 +9,27 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import MOVE
 from convgrad.plan.machine import Machine
-from convgrad.plan.plane_weights import LINE, MOST_SLAB_BYTES, SLAB_BYTES, PlaneWeightsPlan
+from convgrad.plan.plane_costs import (
+    FAR,
+    MOST_PHASES,
+    MOST_PRODUCTS,
+    MOST_SLAB_BYTES,
+    ROW,
+    SLAB_BYTES,
+    WHOLE,
+    crossing_cycles,
+    plane_blocks,
+    slides_pay,
+)
+from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.weights import WindowAxis, window_axes
-from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.problem.conv import ConvProblem
 
 MOST_ROWS = 14  # of windows, written out together
-MOST_PRODUCTS = 256  # multiply-adds of a register tile that are written out
-MOST_PHASES = 4  # of a row of x, which vectors are taken apart into
-WHOLE, CROSSING = 0.5, 1.9  # cycles, measured, of a vector from L1 that lies in one line, or in two
-ROW = 3.5  # cycles to begin to copy a row
 STEP = 2.0  # cycles of a turn of the loop around a tile
 PLANE = 30.0  # cycles of a plane besides, for every tile
 SUM = 1.0  # cycles for a vector of sums that a plane fetches and stores
-FAR = 0.8  # of the arithmetic, more where slabs outgrow L1
 LEAST_TASKS, MOST_TASKS = 16, 32
 MOST_CHUNKS = 16
 LINE_CYCLES = 8.0  # of arithmetic for every line that is fetched meanwhile: with less, loads wait
@@ -39,7 +46,7 @@ def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     axes = window_axes(problem)
     best: tuple[float, PlaneWeightsPlan] | None = None
     for tap_rows, tap_columns, rows in _tiles(axes, machine.registers):
-        for block in _blocks(axes, rows, lanes):
+        for block in plane_blocks([axis.windows for axis in axes], (*(1,) * (len(axes) - 2), rows, lanes)):
             plan = PlaneWeightsPlan(
                 problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=tap_rows,
                 tap_columns=tap_columns, rows=rows, slid=(), block=block, chunks=1, run=1,
@@ -66,33 +73,19 @@ def _tiles(axes: tuple[WindowAxis, ...], registers: int) -> Iterator[tuple[int, 
                 yield tap_rows, columns, rows
 
 
-def _blocks(axes: tuple[WindowAxis, ...], rows: int, lanes: int) -> Iterator[Ints]:
-    """All windows of an image, then fewer and fewer of the outermost axis that has several."""
-    unit = (1,) * (len(axes) - 2) + (rows, lanes)
-    counts = [-(-axis.windows // one) for axis, one in zip(axes, unit, strict=True)]
-    counts[0] = min(1, counts[0])  # with one axis, images are its rows
-    while True:
-        yield tuple(count * one for count, one in zip(counts, unit, strict=True))
-        n = next((n for n, count in enumerate(counts) if count > 1), None)
-        if n is None:
-            return
-        counts[n] = -(-counts[n] // 2)
-
-
 def _with_slides(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
     """The plan with as many places slid as make its tiles fastest."""
-    if SIZES[plan.compute] * plan.lanes < LINE:  # vectors of half a line cross every other time
-        return plan
     inner = plan.axes[-1]
     places = sorted({plan.place(tap) % plan.lanes for tap in range(inner.taps)} - {0})
-    choices = [replace(plan, slid=tuple(places[:count])) for count in range(len(places) + 1)]
+    most = len(places) if slides_pay(SIZES[plan.compute] * plan.lanes) else 0
+    choices = [replace(plan, slid=tuple(places[:count])) for count in range(most + 1)]
     return min(choices, key=_step_cycles)
 
 
 def _step_cycles(plan: PlaneWeightsPlan) -> float:
     """Of all tiles, for so many rows of windows and one vector of each."""
     row, inner = plan.axes[-2], plan.axes[-1]
-    crossing = WHOLE + (CROSSING - WHOLE) * min(1.0, SIZES[plan.compute] * plan.lanes / LINE)
+    crossing = crossing_cycles(SIZES[plan.compute] * plan.lanes)
     cycles = 0.0
     for tap_rows, many in plan.tap_pieces:
         rows = len({row.stride * j + row.dilation * r for j in range(plan.rows) for r in range(tap_rows)})

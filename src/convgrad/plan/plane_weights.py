@@ -15,8 +15,6 @@ from convgrad.plan.strides import row_major
 from convgrad.plan.weights import BIAS_UNIT, KEPT_BYTES, WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
 
-SLAB_BYTES = 40 * 1024  # of the rows of x and y that are multiplied at a time, which stay in L1
-MOST_SLAB_BYTES = 512 * 1024
 LINE = 64  # bytes
 
 

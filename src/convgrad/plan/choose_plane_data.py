@@ -1,0 +1,144 @@
+"""The plan of a problem that solves for X or Y with vectors along the outputs of a plane, by predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.axes import GatherAxis, gather_axes
+from convgrad.plan.costs import MOVE
+from convgrad.plan.machine import Machine
+from convgrad.plan.plane_costs import (
+    FAR,
+    LINE,
+    MOST_PHASES,
+    MOST_PRODUCTS,
+    MOST_SLAB_BYTES,
+    ROW,
+    SLAB_BYTES,
+    WHOLE,
+    crossing_cycles,
+    plane_blocks,
+    slides_pay,
+)  # fmt: skip
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
+from convgrad.problem.conv import ConvProblem
+
+ROWS = range(1, 15)  # of outputs, in a register tile
+VECTORS = (1, 2, 4, 8)
+MOST_WRITTEN = 1024  # multiply-adds of all tiles that are written out
+TILE = 6.0  # cycles of a tile besides
+STORE = 1.0  # cycles of a vector of results
+BUFFERED = 4.0  # cycles of a row of a tile that is written by way of a buffer
+LEAST_TASKS, MOST_TASKS = 16, 48
+
+
+def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneDataPlan]]:
+    """Predicted cycles and the plan, where one channel meets one and rows of the input lie side by side in memory."""
+    if problem.x_channels != 1 or problem.y_channels != 1:
+        return
+    if problem.x_strides[-1] != 1 or problem.y_strides[-1] != 1:
+        return
+    axes = gather_axes(problem)
+    inner, phases = axes[-1], prod(len(axis.phases) for axis in axes)
+    if inner.in_step > MOST_PHASES or inner.out_step > 2 or len(inner.phases) != inner.out_step:
+        return
+    if phases > MOST_PHASES or (len(axes) == 2 and inner.taps > MOST_PRODUCTS):
+        return
+    compute = COMPUTE[problem.dtype]
+    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    best: tuple[float, PlaneDataPlan] | None = None
+    for rows, vectors, tap_rows in _tiles(axes, machine.registers, lanes, phases):
+        plan = PlaneDataPlan(
+            problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=rows, vectors=vectors,
+            tap_rows=tap_rows, slid=(), block=(1,) * len(axes), run=1, masks=machine.lanes_f32 * 4 == LINE,
+        )  # fmt: skip
+        for block in plane_blocks([axis.count for axis in axes], (*(1,) * (len(axes) - 2), rows, vectors * lanes)):
+            plan = replace(plan, block=block)
+            if plan.slab_bytes > MOST_SLAB_BYTES:
+                continue
+            if not plan.slid:
+                plan = _with_slides(plan)
+            cycles = _cycles(plan)
+            if best is None or cycles < best[0]:
+                best = cycles, plan
+    if best is not None:
+        yield best[0], _shared(best[1])
+
+
+def _tiles(
+    axes: tuple[GatherAxis, ...], registers: int, lanes: int, phases: int
+) -> Iterator[tuple[int, int, int]]:  # fmt: skip
+    """Rows, vectors and rows of taps whose sums and weights fit the registers."""
+    row, inner = axes[-2], axes[-1]
+    taps = max(1, row.taps if len(axes) > 2 else 1)
+    for rows in ROWS if len(axes) > 2 else (1,):
+        if rows > 1 and rows > row.count:
+            return
+        for vectors in VECTORS:
+            if vectors > 1 and (vectors - 1) * lanes >= inner.count:
+                break
+            sums = rows * vectors * len(inner.phases)
+            for tap_rows in range(1, taps + 1):
+                numbers = tap_rows * max(1, inner.taps)
+                written = rows * vectors * numbers * -(-taps // tap_rows)
+                fits = sums + numbers + 3 <= registers or (tap_rows == 1 and sums <= registers // 2)
+                if fits and rows * vectors * numbers <= MOST_PRODUCTS and written * phases <= MOST_WRITTEN:
+                    yield rows, vectors, tap_rows
+
+
+def _with_slides(plan: PlaneDataPlan) -> PlaneDataPlan:
+    """The plan with as many places slid as make its tiles fastest."""
+    inner = plan.axes[-1]
+    found = (plan.slab.place(at) for phase in inner.phases for at, _ in plan.offsets(inner, phase))
+    places = sorted({place % plan.lanes for place in found} - {0})
+    most = len(places) if slides_pay(SIZES[plan.compute] * plan.lanes) else 0
+    choices = [replace(plan, slid=tuple(places[:count])) for count in range(most + 1)]
+    return min(choices, key=_tile_cycles)
+
+
+def _tile_cycles(plan: PlaneDataPlan) -> float:
+    """Of a register tile of all phases."""
+    row, inner = plan.axes[-2], plan.axes[-1]
+    crossing, slab = crossing_cycles(SIZES[plan.compute] * plan.lanes), plan.slab
+    cycles = 0.0
+    for outer in plan.outer_phases:
+        deep = prod(phase.taps for phase in outer[1:-1])
+        for phase in inner.phases:
+            places = [slab.place(at) % plan.lanes for at, _ in plan.offsets(inner, phase)]
+            slid = sum(place in plan.slid for place in places)
+            crossed = sum(place != 0 for place in places) - slid
+            offsets = plan.offsets(row, outer[-1]) if len(plan.axes) > 2 else [(0, 0)]
+            for first in range(0, len(offsets), plan.tap_rows):
+                met = offsets[first:][: plan.tap_rows]
+                read = len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met}) * plan.vectors
+                numbers = len(met) * len(places)
+                sums = (numbers * plan.rows * plan.vectors + read * slid) / FMA_PER_CYCLE
+                loads = WHOLE * (read * (len(places) - crossed) + numbers) + crossing * read * crossed
+                cycles += deep * max(sums, loads, LATENCY * numbers)
+        results = plan.rows * plan.vectors * inner.out_step
+        cycles += TILE + STORE * results + (0 if plan.direct else BUFFERED * plan.rows + STORE * results)
+    return cycles
+
+
+def _cycles(plan: PlaneDataPlan) -> float:
+    """Of all planes."""
+    p, inner, slab = plan.problem, plan.axes[-1], plan.slab
+    columns = -(-inner.count // plan.width)
+    rows = -(-plan.axes[-2].count // plan.rows) if len(plan.axes) > 2 else 1
+    tiles = columns * rows * prod(axis.count for axis in plan.axes[1:-2])
+    arithmetic = tiles * _tile_cycles(plan) * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
+    blocks = prod(plan.grid[1:-1])
+    taken_apart = MOVE if inner.in_step > 1 else 0.0
+    copied = blocks * slab.rows * (ROW + (MOVE + taken_apart) * slab.held[-1])
+    return p.groups * p.batch * (arithmetic + copied)
+
+
+def _shared(plan: PlaneDataPlan) -> PlaneDataPlan:
+    """With runs of groups: some tasks for every thread, else as long as can be."""
+    groups, others = plan.problem.groups, prod(plan.grid[:-1])
+    runs = max(1, min(groups, -(-MOST_TASKS // others)))
+    return replace(plan, run=-(-groups // runs))
