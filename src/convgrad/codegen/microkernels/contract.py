@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, shuffle
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -192,9 +192,9 @@ class Tile:
 
     def _slide(self, b: Builder, whole: Callable[[int], Value], offset: int) -> Value:
         """The vector at an offset, out of two of those at multiples of their length: no load crosses a cache line."""
-        rest = offset % self.isa.lanes(self.compute)
-        wanted = list(range(rest, rest + self.isa.lanes(self.compute)))
-        return shuffle(b, whole(offset - rest), whole(offset - rest + len(wanted)), wanted)
+        lanes = self.isa.lanes(self.compute)
+        rest = offset % lanes
+        return self.isa.slide(b, whole(offset - rest), whole(offset - rest + lanes), rest)
 
     def _of_a(self, b: Builder, a: Value, offset: int, number: int) -> Value:
         """What the lanes of a column meet."""
