@@ -15,6 +15,7 @@ from convgrad.codegen.plane_slab import plane_box
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
+from convgrad.plan.plane_costs import tap_pieces
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.strides import row_major
 
@@ -173,13 +174,15 @@ class PlaneOutputs:
 
             if n < len(plan.axes) - 2:
                 return b.loop(0, len(found), lambda t, now: nest(n + 1, *at_tap(t), now), carried=now, name="tap")
-            whole = len(found) // plan.tap_rows * plan.tap_rows
-            for first, last, many in ((0, whole, plan.tap_rows), (whole, len(found), len(found) - whole)):
+            first = 0
+            for many, times in tap_pieces(len(found), plan.tap_rows):
 
                 def piece(t: Index, now: Sums, many: int = many) -> Sums:
                     return dict(enumerate(tile.sum(b, *at_tap(t), list(now.values()), [], written(range(many)))))
 
-                now = b.loop(first, last, piece, step=max(1, many), carried=now, name="taps")
+                last = first + many * times
+                now = b.loop(first, last, piece, step=many, carried=now, name="taps")
+                first = last
             return now
 
         start = dict(enumerate(sums))

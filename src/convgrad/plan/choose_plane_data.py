@@ -22,6 +22,7 @@ from convgrad.plan.plane_costs import (
     crossing_cycles,
     plane_blocks,
     slides_pay,
+    tap_pieces,
 )  # fmt: skip
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
@@ -112,13 +113,13 @@ def _tile_cycles(plan: PlaneDataPlan) -> float:
             slid = sum(place in plan.slid for place in places)
             crossed = sum(place != 0 for place in places) - slid
             offsets = plan.offsets(row, outer[-1]) if len(plan.axes) > 2 else [(0, 0)]
-            for first in range(0, len(offsets), plan.tap_rows):
-                met = offsets[first:][: plan.tap_rows]
+            for tap_rows, many in tap_pieces(len(offsets), plan.tap_rows):
+                met = offsets[:tap_rows]
                 read = len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met}) * plan.vectors
                 numbers = len(met) * len(places)
                 sums = (numbers * plan.rows * plan.vectors + read * slid) / FMA_PER_CYCLE
                 loads = WHOLE * (read * (len(places) - crossed) + numbers) + crossing * read * crossed
-                cycles += deep * max(sums, loads, LATENCY * numbers)
+                cycles += many * deep * max(sums, loads, LATENCY * numbers)
         results = plan.rows * plan.vectors * inner.out_step
         cycles += TILE + STORE * results + (0 if plan.direct else BUFFERED * plan.rows + STORE * results)
     return cycles

@@ -36,3 +36,10 @@ def plane_blocks(extents: Sequence[int], unit: Ints) -> Iterator[Ints]:
         if n is None:
             return
         counts[n] = -(-counts[n] // 2)
+
+
+def tap_pieces(taps: int, most: int) -> tuple[tuple[int, int], ...]:
+    """Rows of taps of a tile, at most so many, and how many such tiles follow each other: all rows, cut evenly."""
+    pieces = max(1, -(-taps // most))
+    fewer, rest = divmod(taps, pieces)
+    return tuple((rows, many) for rows, many in ((fewer + 1, rest), (fewer, pieces - rest)) if rows and many)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.plane_costs import tap_pieces
 from convgrad.plan.plane_slab import PlaneSlab
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import BIAS_UNIT, KEPT_BYTES, WindowAxis
@@ -53,10 +54,7 @@ class PlaneWeightsPlan:
     @property
     def tap_pieces(self) -> tuple[tuple[int, int], ...]:
         """Rows of taps of a tile and how many such tiles follow each other, which cut all rows evenly."""
-        taps = self.axes[-2].taps
-        pieces = -(-taps // self.tap_rows)
-        fewer, rest = divmod(taps, pieces)
-        return tuple((rows, many) for rows, many in ((fewer + 1, rest), (fewer, pieces - rest)) if many)
+        return tap_pieces(self.axes[-2].taps, self.tap_rows)
 
     # --- slabs
 
