@@ -82,6 +82,7 @@ class Tile:
     slid: frozenset[int] = (
         frozenset()
     )  # offsets, modulo a vector, at which vectors are put together from two neighbours
+    in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -296,7 +297,7 @@ class Tile:
             if of_sum in last:
                 earlier[last[of_sum]] = None
             last[of_sum] = place
-        order = _in_order(before)
+        order = _in_order(before, in_rounds=self.in_rounds)
         return [by_place[place] for place in order] if order else self._steps(taps, None)
 
     def zeros(self) -> list[Value]:
@@ -318,18 +319,27 @@ def _joined(reductions: Sequence[Reduction]) -> list[Reduction]:
     return joined
 
 
-def _in_order(before: dict[int, dict[int, None]]) -> list[int]:
-    """Numbers after all that come before them, else ascending; [] if there is no such order."""
+def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[int]:
+    """Numbers after all that come before them, [] if there is no such order.
+
+    Of those that may be next the least one; `in_rounds`, all of them, then all that may follow.
+    """
     sorter, ready, order = TopologicalSorter(before), [], []
     try:
         sorter.prepare()
     except CycleError:
         return []
     while sorter.is_active():
-        for number in sorter.get_ready():
-            heappush(ready, number)
-        order.append(heappop(ready))
-        sorter.done(order[-1])
+        for number in sorted(sorter.get_ready()) if in_rounds else sorter.get_ready():
+            if in_rounds:
+                ready.append(number)
+            else:
+                heappush(ready, number)
+        batch = ready if in_rounds else [heappop(ready)]
+        order += batch
+        sorter.done(*batch)
+        if in_rounds:
+            ready = []
     return order
 
 
