@@ -86,7 +86,8 @@ def _tiles(
             for tap_rows in range(1, taps + 1):
                 numbers = tap_rows * max(1, inner.taps)
                 written = rows * vectors * numbers * -(-taps // tap_rows)
-                fits = sums + numbers + 3 <= registers or (tap_rows == 1 and sums <= registers // 2)
+                held = numbers if row.in_step == 1 else 1
+                fits = sums + held + 3 <= registers or (tap_rows == 1 and sums <= registers // 2)
                 if fits and rows * vectors * numbers <= MOST_PRODUCTS and written * phases <= MOST_WRITTEN:
                     yield rows, vectors, tap_rows
 
@@ -115,7 +116,9 @@ def _tile_cycles(plan: PlaneDataPlan) -> float:
             offsets = plan.offsets(row, outer[-1]) if len(plan.axes) > 2 else [(0, 0)]
             for tap_rows, many in tap_pieces(len(offsets), plan.tap_rows):
                 met = offsets[:tap_rows]
-                read = len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met}) * plan.vectors
+                apart = plan.rows * tap_rows if not plan.shares else 0
+                read = apart or len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met})
+                read *= plan.vectors
                 numbers = len(met) * len(places)
                 sums = (numbers * plan.rows * plan.vectors + read * slid) / FMA_PER_CYCLE
                 loads = WHOLE * (read * (len(places) - crossed) + numbers) + crossing * read * crossed
