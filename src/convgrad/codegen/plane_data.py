@@ -139,7 +139,7 @@ class PlaneOutputs:
             return sums
         step = plan.axes[-2].in_step * strides[-1]
         tile = Tile(
-            isa=self.isa, compute=plan.compute, rows=(0,), c_rows=(0,), slid=frozenset(plan.slid), in_rounds=True, shares=plan.shares,
+            isa=self.isa, compute=plan.compute, rows=(0,), c_rows=(0,), slid=frozenset(plan.slid), in_rounds=True,
             columns=tuple(r * step + v * plan.lanes for r in range(plan.rows) for v in range(plan.vectors)),
             c_columns=(0,) * (plan.rows * plan.vectors),
         )  # fmt: skip

@@ -33,6 +33,7 @@ VECTORS = (1, 2, 4, 8)
 MOST_WRITTEN = 1024  # multiply-adds of all tiles that are written out
 TILE = 6.0  # cycles of a tile besides
 STORE = 1.0  # cycles of a vector of results
+MOST_APART = 8  # sums of a tile whose rows read rows that a stride keeps apart: LLVM makes room for more by spilling
 BUFFERED = 4.0  # cycles of a row of a tile that is written by way of a buffer
 LEAST_TASKS, MOST_TASKS = 16, 48
 
@@ -84,10 +85,11 @@ def _tiles(
                 break
             sums = rows * vectors * len(inner.phases)
             for tap_rows in range(1, taps + 1):
+                if row.in_step > 1 and sums > MOST_APART:
+                    break
                 numbers = tap_rows * max(1, inner.taps)
                 written = rows * vectors * numbers * -(-taps // tap_rows)
-                held = numbers if row.in_step == 1 else 1
-                fits = sums + held + 3 <= registers or (tap_rows == 1 and sums <= registers // 2)
+                fits = sums + numbers + 3 <= registers or (tap_rows == 1 and sums <= registers // 2)
                 if fits and rows * vectors * numbers <= MOST_PRODUCTS and written * phases <= MOST_WRITTEN:
                     yield rows, vectors, tap_rows
 
@@ -97,7 +99,8 @@ def _with_slides(plan: PlaneDataPlan) -> PlaneDataPlan:
     inner = plan.axes[-1]
     found = (plan.slab.place(at) for phase in inner.phases for at, _ in plan.offsets(inner, phase))
     places = sorted({place % plan.lanes for place in found} - {0})
-    most = len(places) if slides_pay(SIZES[plan.compute] * plan.lanes) else 0
+    pays = slides_pay(SIZES[plan.compute] * plan.lanes) and plan.axes[-2].in_step == 1
+    most = len(places) if pays else 0
     choices = [replace(plan, slid=tuple(places[:count])) for count in range(most + 1)]
     return min(choices, key=_tile_cycles)
 
@@ -116,9 +119,7 @@ def _tile_cycles(plan: PlaneDataPlan) -> float:
             offsets = plan.offsets(row, outer[-1]) if len(plan.axes) > 2 else [(0, 0)]
             for tap_rows, many in tap_pieces(len(offsets), plan.tap_rows):
                 met = offsets[:tap_rows]
-                apart = plan.rows * tap_rows if not plan.shares else 0
-                read = apart or len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met})
-                read *= plan.vectors
+                read = len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met}) * plan.vectors
                 numbers = len(met) * len(places)
                 sums = (numbers * plan.rows * plan.vectors + read * slid) / FMA_PER_CYCLE
                 loads = WHOLE * (read * (len(places) - crossed) + numbers) + crossing * read * crossed

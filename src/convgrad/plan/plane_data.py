@@ -93,14 +93,6 @@ class PlaneDataPlan:
         return self.masks and not p.accumulate and p.strides[self.solved][-1] == 1 and self.axes[-1].out_step <= 2
 
     @property
-    def shares(self) -> bool:
-        """Whether a vector that is read serves several rows at once.
-
-        Rows that a stride keeps apart share so little that sums would rather wait for each other.
-        """
-        return self.axes[-2].in_step == 1
-
-    @property
     def runs(self) -> int:
         """Of groups."""
         return -(-self.problem.groups // self.run)

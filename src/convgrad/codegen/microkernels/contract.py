@@ -82,7 +82,6 @@ class Tile:
     slid: frozenset[int] = (
         frozenset()
     )  # offsets, modulo a vector, at which vectors are put together from two neighbours
-    shares: bool = True  # taps share what they read where they can; else each takes all sums in turn
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
@@ -237,7 +236,7 @@ class Tile:
 
         get_a, get_b = cache(of_a), cache(of_b)
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
-        shared = self._shared(taps) if self.shares else None
+        shared = self._shared(taps)
         tile = dict(tile)
         for step in self._steps(taps, shared):
             for a_offset, b_offset, r, v in step:
@@ -246,9 +245,6 @@ class Tile:
                 get_a.cache_clear()
             if shared != 0:
                 get_b.cache_clear()
-            if shared is None:
-                whole_a.cache_clear()
-                whole_b.cache_clear()
         return tile
 
     def _kind(self, dtype: str) -> str:
