@@ -34,9 +34,11 @@ MOST_SHUFFLED = 64  # taps and channels that share what is put together in regis
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
+    by_planes = list(plane_data_candidates(problem, machine))
     by_vectors = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    if by_planes:  # the same vectors, with tiles and copies made for one channel
+        by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
     by_tiles = matrix_data_candidates(problem, machine)
-    by_planes = plane_data_candidates(problem, machine)
     candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates

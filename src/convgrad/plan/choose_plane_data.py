@@ -35,7 +35,9 @@ TILE = 6.0  # cycles of a tile besides
 STORE = 1.0  # cycles of a vector of results
 MOST_APART = 8  # sums of a tile whose rows read rows that a stride keeps apart: LLVM makes room for more by spilling
 BUFFERED = 4.0  # cycles of a row of a tile that is written by way of a buffer
-LEAST_TASKS, MOST_TASKS = 16, 48
+PLANE = 20.0  # cycles of a block of a plane besides
+WAITING = 1.2  # cycles of tiles per predicted one, where sums wait for each other
+MOST_TASKS = 48
 
 
 def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneDataPlan]]:
@@ -135,10 +137,10 @@ def _cycles(plan: PlaneDataPlan) -> float:
     columns = -(-inner.count // plan.width)
     rows = -(-plan.axes[-2].count // plan.rows) if len(plan.axes) > 2 else 1
     tiles = columns * rows * prod(axis.count for axis in plan.axes[1:-2])
-    arithmetic = tiles * _tile_cycles(plan) * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
+    arithmetic = WAITING * tiles * _tile_cycles(plan) * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
     blocks = prod(plan.grid[1:-1])
     taken_apart = MOVE if inner.in_step > 1 else 0.0
-    copied = blocks * slab.rows * (ROW + (MOVE + taken_apart) * slab.held[-1])
+    copied = blocks * (PLANE + slab.rows * (ROW + (MOVE + taken_apart) * slab.held[-1]))
     return p.groups * p.batch * (arithmetic + copied)
 
 
