@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -20,15 +20,17 @@ from convgrad.plan.plane_costs import (
     SLAB_BYTES,
     WHOLE,
     crossing_cycles,
+    even_rows,
     plane_blocks,
+    rows_met,
     slides_pay,
     tap_pieces,
 )  # fmt: skip
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
-from convgrad.problem.conv import ConvProblem
+from convgrad.problem.conv import ConvProblem, Ints
 
-ROWS = range(1, 15)  # of outputs, in a register tile
+MOST_ROWS = 14  # of outputs, in a register tile
 VECTORS = (1, 2, 4, 8)
 MOST_WRITTEN = 1024  # multiply-adds of all tiles that are written out
 TILE = 6.0  # cycles of a tile besides
@@ -54,23 +56,36 @@ def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
         return
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
-    best: tuple[float, PlaneDataPlan] | None = None
-    for rows, vectors, tap_rows in _tiles(axes, machine.registers, lanes, phases):
-        plan = PlaneDataPlan(
-            problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=rows, vectors=vectors,
-            tap_rows=tap_rows, slid=(), block=(1,) * len(axes), run=1, masks=machine.lanes_f32 * 4 == LINE,
-        )  # fmt: skip
-        for block in plane_blocks([axis.count for axis in axes], (*(1,) * (len(axes) - 2), rows, vectors * lanes)):
-            plan = replace(plan, block=block)
-            if plan.slab_bytes > MOST_SLAB_BYTES:
-                continue
-            if not plan.slid:
-                plan = _with_slides(plan)
-            cycles = _cycles(plan)
-            if best is None or cycles < best[0]:
-                best = cycles, plan
+    plan = PlaneDataPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=1, tap_rows=1,
+        slid=(), block=(*(1,) * (len(axes) - 1), lanes), run=1, masks=machine.lanes_f32 * 4 == LINE,
+    )  # fmt: skip
+    found = _with_tile(plan, _tiles(axes, machine.registers, lanes, phases))
+    if found is None:
+        return
+    unit = (*(1,) * (len(axes) - 2), found.rows, found.width)
+    blocks = plane_blocks([axis.count for axis in axes], unit)
+    plans = (one for one in (replace(found, block=block) for block in blocks) if one.slab_bytes <= MOST_SLAB_BYTES)
+    best = min(((_cycles(plan), plan) for plan in plans), key=lambda candidate: candidate[0], default=None)
     if best is not None:
         yield best[0], _shared(best[1])
+
+
+def _with_tile(plan: PlaneDataPlan, tiles: Iterator[tuple[int, int, int]]) -> PlaneDataPlan | None:
+    """The plan with the tile, and as many places slid, that are fastest in L1."""
+    row, inner = plan.axes[-2], plan.axes[-1]
+    found = (plan.slab.place(at) for phase in inner.phases for at, _ in plan.offsets(inner, phase))
+    places = sorted({place % plan.lanes for place in found} - {0})
+    pays = slides_pay(SIZES[plan.compute] * plan.lanes) and row.in_step == 1
+    slid = [tuple(places[:n]) for n in range(1 + len(places) * pays)]
+    best, least = None, float("inf")
+    for rows, vectors, tap_rows in tiles:
+        tile = replace(plan, rows=rows, vectors=vectors, tap_rows=tap_rows)
+        many = -(-inner.count // tile.width) * -(-row.count // rows)
+        for choice, cycles in zip(slid, _tile_cycles(tile, slid), strict=True):
+            if many * cycles < least:
+                best, least = replace(tile, slid=choice), many * cycles
+    return best
 
 
 def _tiles(
@@ -79,9 +94,7 @@ def _tiles(
     """Rows, vectors and rows of taps whose sums and weights fit the registers."""
     row, inner = axes[-2], axes[-1]
     taps = max(1, row.taps if len(axes) > 2 else 1)
-    for rows in ROWS if len(axes) > 2 else (1,):
-        if rows > 1 and rows > row.count:
-            return
+    for rows in even_rows(row.count, MOST_ROWS) if len(axes) > 2 else (1,):
         for vectors in VECTORS:
             if vectors > 1 and (vectors - 1) * lanes >= inner.count:
                 break
@@ -96,39 +109,34 @@ def _tiles(
                     yield rows, vectors, tap_rows
 
 
-def _with_slides(plan: PlaneDataPlan) -> PlaneDataPlan:
-    """The plan with as many places slid as make its tiles fastest."""
-    inner = plan.axes[-1]
-    found = (plan.slab.place(at) for phase in inner.phases for at, _ in plan.offsets(inner, phase))
-    places = sorted({place % plan.lanes for place in found} - {0})
-    pays = slides_pay(SIZES[plan.compute] * plan.lanes) and plan.axes[-2].in_step == 1
-    most = len(places) if pays else 0
-    choices = [replace(plan, slid=tuple(places[:count])) for count in range(most + 1)]
-    return min(choices, key=_tile_cycles)
-
-
-def _tile_cycles(plan: PlaneDataPlan) -> float:
-    """Of a register tile of all phases."""
-    row, inner = plan.axes[-2], plan.axes[-1]
-    crossing, slab = crossing_cycles(SIZES[plan.compute] * plan.lanes), plan.slab
-    cycles = 0.0
+def _tile_cycles(plan: PlaneDataPlan, choices: Sequence[Ints]) -> list[float]:
+    """Of a register tile of all phases, by places that are slid."""
+    row, inner, slab = plan.axes[-2], plan.axes[-1], plan.slab
+    crossing = crossing_cycles(SIZES[plan.compute] * plan.lanes)
+    places = [[slab.place(at) % plan.lanes for at, _ in plan.offsets(inner, phase)] for phase in inner.phases]
+    pieces = []  # how often, rows of taps and vectors of the input that they meet
     for outer in plan.outer_phases:
         deep = prod(phase.taps for phase in outer[1:-1])
-        for phase in inner.phases:
-            places = [slab.place(at) % plan.lanes for at, _ in plan.offsets(inner, phase)]
-            slid = sum(place in plan.slid for place in places)
-            crossed = sum(place != 0 for place in places) - slid
-            offsets = plan.offsets(row, outer[-1]) if len(plan.axes) > 2 else [(0, 0)]
-            for tap_rows, many in tap_pieces(len(offsets), plan.tap_rows):
-                met = offsets[:tap_rows]
-                read = len({row.in_step * j + offset for j in range(plan.rows) for offset, _ in met}) * plan.vectors
-                numbers = len(met) * len(places)
+        offsets = [at for at, _ in plan.offsets(row, outer[-1])] if len(plan.axes) > 2 else [0]
+        for tap_rows, many in tap_pieces(len(offsets), plan.tap_rows):
+            met = rows_met(row.in_step, plan.rows, tuple(at - offsets[0] for at in offsets[:tap_rows]))
+            pieces.append((deep * many, tap_rows, met * plan.vectors))
+    results = len(plan.outer_phases) * plan.rows * plan.vectors * inner.out_step
+    besides = len(plan.outer_phases) * TILE + STORE * results
+    besides += 0 if plan.direct else BUFFERED * plan.rows * len(plan.outer_phases) + STORE * results
+    found = []
+    for choice in choices:
+        cycles = besides
+        for of_phase in places:
+            slid = sum(place in choice for place in of_phase)
+            crossed = sum(place != 0 for place in of_phase) - slid
+            for many, tap_rows, read in pieces:
+                numbers = tap_rows * len(of_phase)
                 sums = (numbers * plan.rows * plan.vectors + read * slid) / FMA_PER_CYCLE
-                loads = WHOLE * (read * (len(places) - crossed) + numbers) + crossing * read * crossed
-                cycles += many * deep * max(sums, loads, LATENCY * numbers)
-        results = plan.rows * plan.vectors * inner.out_step
-        cycles += TILE + STORE * results + (0 if plan.direct else BUFFERED * plan.rows + STORE * results)
-    return cycles
+                loads = WHOLE * (read * (len(of_phase) - crossed) + numbers) + crossing * read * crossed
+                cycles += many * max(sums, loads, LATENCY * numbers)
+        found.append(cycles)
+    return found
 
 
 def _cycles(plan: PlaneDataPlan) -> float:
@@ -137,7 +145,8 @@ def _cycles(plan: PlaneDataPlan) -> float:
     columns = -(-inner.count // plan.width)
     rows = -(-plan.axes[-2].count // plan.rows) if len(plan.axes) > 2 else 1
     tiles = columns * rows * prod(axis.count for axis in plan.axes[1:-2])
-    arithmetic = WAITING * tiles * _tile_cycles(plan) * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
+    (of_tile,) = _tile_cycles(plan, [plan.slid])
+    arithmetic = WAITING * tiles * of_tile * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
     blocks = prod(plan.grid[1:-1])
     taken_apart = MOVE if inner.in_step > 1 else 0.0
     copied = blocks * (PLANE + slab.rows * (ROW + (MOVE + taken_apart) * slab.held[-1]))

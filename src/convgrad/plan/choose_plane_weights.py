@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -18,13 +18,15 @@ from convgrad.plan.plane_costs import (
     SLAB_BYTES,
     WHOLE,
     crossing_cycles,
+    even_rows,
     plane_blocks,
+    rows_met,
     slides_pay,
 )
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.weights import WindowAxis, window_axes
-from convgrad.problem.conv import ConvProblem
+from convgrad.problem.conv import ConvProblem, Ints
 
 MOST_ROWS = 14  # of windows, written out together
 STEP = 2.0  # cycles of a turn of the loop around a tile
@@ -44,21 +46,32 @@ def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     axes = window_axes(problem)
-    best: tuple[float, PlaneWeightsPlan] | None = None
-    for tap_rows, tap_columns, rows in _tiles(axes, machine.registers):
-        for block in plane_blocks([axis.windows for axis in axes], (*(1,) * (len(axes) - 2), rows, lanes)):
-            plan = PlaneWeightsPlan(
-                problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=tap_rows,
-                tap_columns=tap_columns, rows=rows, slid=(), block=block, chunks=1, run=1,
-            )  # fmt: skip
-            if plan.slab_bytes > MOST_SLAB_BYTES:
-                continue
-            plan = _with_slides(plan)
-            cycles = _cycles(plan)
-            if best is None or cycles < best[0]:
-                best = cycles, plan
+    plan = PlaneWeightsPlan(
+        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=1,
+        tap_columns=axes[-1].taps, rows=1, slid=(), block=(1,) * (len(axes) - 1) + (lanes,), chunks=1, run=1,
+    )  # fmt: skip
+    plan = _with_tile(plan, machine.registers)
+    unit = (*(1,) * (len(axes) - 2), plan.rows, lanes)
+    blocks = plane_blocks([axis.windows for axis in axes], unit)
+    plans = (one for one in (replace(plan, block=block) for block in blocks) if one.slab_bytes <= MOST_SLAB_BYTES)
+    best = min(((_cycles(plan), plan) for plan in plans), key=lambda candidate: candidate[0], default=None)
     if best is not None:
         yield best[0], _shared(best[1])
+
+
+def _with_tile(plan: PlaneWeightsPlan, registers: int) -> PlaneWeightsPlan:
+    """The plan with the tile, and as many places slid, that are fastest in L1."""
+    row = plan.axes[-2]
+    places = sorted({plan.place(tap) % plan.lanes for tap in range(plan.axes[-1].taps)} - {0})
+    slid = [tuple(places[:n]) for n in range(1 + len(places) * slides_pay(SIZES[plan.compute] * plan.lanes))]
+    best, least = plan, float("inf")
+    for tap_rows, tap_columns, rows in _tiles(plan.axes, registers):
+        row_blocks = -(-row.windows // rows)
+        tile = replace(plan, tap_rows=tap_rows, tap_columns=tap_columns, rows=rows)
+        for choice, step in zip(slid, _step_cycles(tile, slid), strict=True):
+            if row_blocks * step < least:
+                best, least = replace(tile, slid=choice), row_blocks * step
+    return best
 
 
 def _tiles(axes: tuple[WindowAxis, ...], registers: int) -> Iterator[tuple[int, int, int]]:
@@ -68,37 +81,32 @@ def _tiles(axes: tuple[WindowAxis, ...], registers: int) -> Iterator[tuple[int, 
     columns = inner if inner <= most else -(-inner // -(-inner // most))
     for tap_rows in range(1, (min(taps, most // columns) if columns == inner else 1) + 1):
         count = tap_rows * columns
-        for rows in range(1, min(MOST_ROWS, axes[-2].windows, registers - count - 2) + 1):
+        for rows in even_rows(axes[-2].windows, max(1, min(MOST_ROWS, registers - count - 2))):
             if rows == 1 or (len(axes) > 2 and rows * count <= MOST_PRODUCTS):
                 yield tap_rows, columns, rows
 
 
-def _with_slides(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
-    """The plan with as many places slid as make its tiles fastest."""
-    inner = plan.axes[-1]
-    places = sorted({plan.place(tap) % plan.lanes for tap in range(inner.taps)} - {0})
-    most = len(places) if slides_pay(SIZES[plan.compute] * plan.lanes) else 0
-    choices = [replace(plan, slid=tuple(places[:count])) for count in range(most + 1)]
-    return min(choices, key=_step_cycles)
-
-
-def _step_cycles(plan: PlaneWeightsPlan) -> float:
-    """Of all tiles, for so many rows of windows and one vector of each."""
-    row, inner = plan.axes[-2], plan.axes[-1]
+def _step_cycles(plan: PlaneWeightsPlan, choices: Sequence[Ints]) -> list[float]:
+    """Of all tiles, for so many rows of windows and one vector of each, by places that are slid."""
+    row, inner, columns = plan.axes[-2], plan.axes[-1], plan.tap_columns
     crossing = crossing_cycles(SIZES[plan.compute] * plan.lanes)
-    cycles = 0.0
-    for tap_rows, many in plan.tap_pieces:
-        rows = len({row.stride * j + row.dilation * r for j in range(plan.rows) for r in range(tap_rows)})
-        for left in range(0, inner.taps, plan.tap_columns):
-            columns = range(left, min(inner.taps, left + plan.tap_columns))
-            places = [plan.place(tap) % plan.lanes for tap in columns]
-            slid = sum(place in plan.slid for place in places)
-            crossed = sum(place != 0 for place in places) - slid
-            whole = rows * (len(columns) - crossed) + plan.rows
-            sums = (tap_rows * len(columns) * plan.rows + rows * slid) / FMA_PER_CYCLE
-            loads = WHOLE * whole + crossing * rows * crossed
-            cycles += many * (max(sums, loads, LATENCY * plan.rows) + STEP)
-    return cycles
+    places = [plan.place(tap) % plan.lanes for tap in range(inner.taps)]
+    parts = [places[left : left + columns] for left in range(0, inner.taps, columns)]
+    met = {rows: rows_met(row.stride, plan.rows, tuple(row.dilation * r for r in range(rows)))
+           for rows, _ in plan.tap_pieces}  # fmt: skip
+    found = []
+    for choice in choices:
+        cycles = 0.0
+        for part in parts:
+            slid = sum(place in choice for place in part)
+            crossed = sum(place != 0 for place in part) - slid
+            for tap_rows, many in plan.tap_pieces:
+                rows = met[tap_rows]
+                sums = (tap_rows * len(part) * plan.rows + rows * slid) / FMA_PER_CYCLE
+                loads = WHOLE * (rows * (len(part) - crossed) + plan.rows) + crossing * rows * crossed
+                cycles += many * (max(sums, loads, LATENCY * plan.rows) + STEP)
+        found.append(cycles)
+    return found
 
 
 def _arithmetic(plan: PlaneWeightsPlan) -> float:
@@ -108,7 +116,8 @@ def _arithmetic(plan: PlaneWeightsPlan) -> float:
     row_blocks = -(-row.windows // plan.rows) if len(plan.axes) > 2 else 1  # else rows are images
     outer_taps, outer_windows = prod(axis.taps for axis in plan.axes[:-2]), prod(a.windows for a in plan.axes[1:-2])
     far = FAR if plan.slab_bytes > SLAB_BYTES else 0.0
-    return _step_cycles(plan) * outer_taps * outer_windows * row_blocks * vectors * (1 + far)
+    (step,) = _step_cycles(plan, [plan.slid])
+    return step * outer_taps * outer_windows * row_blocks * vectors * (1 + far)
 
 
 def _cycles(plan: PlaneWeightsPlan) -> float:

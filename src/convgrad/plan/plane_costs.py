@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from convgrad.problem.conv import Ints
 
@@ -43,3 +44,14 @@ def tap_pieces(taps: int, most: int) -> tuple[tuple[int, int], ...]:
     pieces = max(1, -(-taps // most))
     fewer, rest = divmod(taps, pieces)
     return tuple((rows, many) for rows, many in ((fewer + 1, rest), (fewer, pieces - rest)) if rows and many)
+
+
+@cache
+def rows_met(step: int, rows: int, offsets: Ints) -> int:
+    """Rows of the input that so many rows meet, `step` apart, each at all of the offsets."""
+    return len({step * j + offset for j in range(rows) for offset in offsets})
+
+
+def even_rows(count: int, most: int) -> list[int]:
+    """Rows of a tile, at most so many, that cut a count into equal pieces up to rounding."""
+    return sorted({-(-count // pieces) for pieces in range(-(-count // most), count + 1)}) or [1]
