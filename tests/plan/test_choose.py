@@ -134,6 +134,9 @@ def test_every_task_of_a_weights_plan_has_rows_of_its_own(isa):
     for name, problem in TABLE.items():
         if problem.unknown is Unknown.W:
             for plan in variants(problem, machine_for(isa)):
+                if isinstance(plan, PlaneWeightsPlan):
+                    assert (plan.runs - 1) * plan.run < problem.groups, name
+                    continue
                 assert (plan.row_shares - 1) * plan.share_rows < plan.row_count, name
 
 
