@@ -39,6 +39,7 @@ MOST_APART = 8  # sums of a tile whose rows read rows that a stride keeps apart:
 BUFFERED = 4.0  # cycles of a row of a tile that is written by way of a buffer
 PLANE = 20.0  # cycles of a block of a plane besides
 WAITING = 1.2  # cycles of tiles per predicted one, where sums wait for each other
+FULL = 1.3  # likewise, where sums and weights fill the registers
 MOST_TASKS = 48
 
 
@@ -66,7 +67,9 @@ def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     unit = (*(1,) * (len(axes) - 2), found.rows, found.width)
     blocks = plane_blocks([axis.count for axis in axes], unit)
     plans = (one for one in (replace(found, block=block) for block in blocks) if one.slab_bytes <= MOST_SLAB_BYTES)
-    best = min(((_cycles(plan), plan) for plan in plans), key=lambda candidate: candidate[0], default=None)
+    best = min(
+        ((_cycles(plan, machine.registers), plan) for plan in plans), key=lambda candidate: candidate[0], default=None
+    )
     if best is not None:
         yield best[0], _shared(best[1])
 
@@ -139,14 +142,21 @@ def _tile_cycles(plan: PlaneDataPlan, choices: Sequence[Ints]) -> list[float]:
     return found
 
 
-def _cycles(plan: PlaneDataPlan) -> float:
+def _cycles(plan: PlaneDataPlan, registers: int) -> float:
     """Of all planes."""
+    held = plan.rows * plan.vectors * plan.axes[-1].out_step + plan.tap_rows * plan.axes[-1].taps
     p, inner, slab = plan.problem, plan.axes[-1], plan.slab
     columns = -(-inner.count // plan.width)
     rows = -(-plan.axes[-2].count // plan.rows) if len(plan.axes) > 2 else 1
     tiles = columns * rows * prod(axis.count for axis in plan.axes[1:-2])
     (of_tile,) = _tile_cycles(plan, [plan.slid])
-    arithmetic = WAITING * tiles * of_tile * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
+    arithmetic = (
+        (FULL if held + 4 >= registers else 1.0)
+        * WAITING
+        * tiles
+        * of_tile
+        * (1 + (FAR if plan.slab_bytes > SLAB_BYTES else 0))
+    )
     blocks = prod(plan.grid[1:-1])
     taken_apart = MOVE if inner.in_step > 1 else 0.0
     copied = blocks * (PLANE + slab.rows * (ROW + (MOVE + taken_apart) * slab.held[-1]))
