@@ -32,6 +32,7 @@ MOST_ROWS = 14  # of windows, written out together
 STEP = 2.0  # cycles of a turn of the loop around a tile
 PLANE = 30.0  # cycles of a plane besides, for every tile
 SUM = 1.0  # cycles for a vector of sums that a plane fetches and stores
+ROW_WIDENED = 24.0  # cycles of a row of 16-bit numbers besides, that is taken apart into phases
 LEAST_TASKS, MOST_TASKS = 16, 32
 MOST_CHUNKS = 16
 LINE_CYCLES = 8.0  # of arithmetic for every line that is fetched meanwhile: with less, loads wait
@@ -129,7 +130,8 @@ def _cycles(plan: PlaneWeightsPlan) -> float:
     tiles = sum(many for _, many in plan.tap_pieces) * -(-inner.taps // plan.tap_columns)
     besides = blocks * (tiles * outer_taps * PLANE + SUM * plan.taps)
     x = plan.x_slab
-    x_moved = blocks * x.rows * (ROW + MOVE * x.held[-1])
+    widened = inner.stride > 1 and p.dtype != plan.compute
+    x_moved = blocks * x.rows * (ROW + (ROW_WIDENED if widened else 0.0) + MOVE * x.held[-1])
     y_rows = prod(axis.windows for axis in plan.axes[1:-1])
     y_moved = y_rows * (ROW + MOVE * inner.windows)
     return p.groups * p.batch * (arithmetic + besides + x_moved + y_moved)
