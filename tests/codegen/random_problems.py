@@ -14,6 +14,8 @@ from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 CHANNELS = (1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
@@ -122,6 +124,8 @@ def rebuilding(problem):
 
 def altered(plan, rng):
     """The plan with other blocks, shares and chunks, as the planner would choose for larger problems."""
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return _altered_planes(plan, rng)
     return _altered_data(plan, rng) if isinstance(plan, DataPlan) else _altered_weights(plan, rng)
 
 
@@ -156,6 +160,19 @@ def _altered_weights(plan, rng):
             rows_together=0 if isinstance(plan, MatrixWeightsPlan) else int(rng.integers(3)) * plan.row_channels,
         )
     return changed
+
+
+def _altered_planes(plan, rng):
+    data = isinstance(plan, PlaneDataPlan)
+    extents = [axis.count if data else axis.windows for axis in plan.axes]
+    units = (*(1,) * (len(plan.axes) - 2), plan.rows, plan.width if data else plan.lanes)
+    most = [-(-extent // unit) for extent, unit in zip(extents, units, strict=True)]
+    most[0] = 1
+    block = tuple(int(rng.integers(1, max(1, m) + 1)) * unit for m, unit in zip(most, units, strict=True))
+    changed = replace(plan, block=block, run=int(rng.integers(1, plan.problem.groups + 1)))
+    if data:
+        return replace(changed, masks=plan.masks and bool(rng.integers(2)))
+    return replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
 
 
 # --- problems

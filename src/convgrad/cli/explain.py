@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from convgrad import settings
-from convgrad.cli import problem_string, roofs, work
+from convgrad.cli import plane_facts, problem_string, roofs, work
 from convgrad.cli.display import Table, UsageError, Verbatim, positive, progress, seconds, show
 from convgrad.cli.roofs import size
 from convgrad.codegen.lower import lower
@@ -21,6 +21,8 @@ from convgrad.plan.choose import Plan, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine, current_machine, machine_for
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.runtime import decisions, driver, jit, num_threads
 
@@ -271,6 +273,8 @@ def _prediction(plan: Plan, number: int) -> str:
 
 
 def _tile(plan: Plan) -> str:
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return plane_facts.tile(plan)
     if isinstance(plan, DataPlan):
         return f"{_by(plan.tile)} outputs x {plan.width} channels"
     return f"{plan.row_channels} rows x {plan.width} lanes x {plan.tile_taps} taps"
@@ -280,7 +284,9 @@ def _facts(plan: Plan) -> Iterator[tuple[str, Any, str]]:
     """Name, value for programs, words for people."""
     yield "vectors", *_twice(_vectors(plan))
     yield "numbers", plan.compute, f"{plan.compute}, {plan.lanes} in a vector"
-    if isinstance(plan, DataPlan):
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        yield from plane_facts.facts(plan)
+    elif isinstance(plan, DataPlan):
         yield from _data_facts(plan)
     else:
         yield from _weights_facts(plan)
@@ -291,6 +297,8 @@ def _twice(text: str) -> tuple[str, str]:
 
 
 def _vectors(plan: Plan) -> str:
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return plane_facts.vectors(plan)
     if isinstance(plan, DataPlan):
         along = "outputs of the innermost axis" if plan.pixels else "output channels"
         along += ", all phases at once" if isinstance(plan, FoldedPlan) else ""
@@ -350,6 +358,8 @@ def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
 
 def _traffic(plan: Plan) -> list[_Traffic]:
     """What the plan moves, predicted from its sizes."""
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return [_Traffic(*moved) for moved in plane_facts.traffic(plan)]
     number = SIZES[plan.compute]
     if isinstance(plan, DataPlan):
         tasks = prod(plan.grid)

@@ -9,11 +9,13 @@ from convgrad.plan.choose_data import data_variants
 from convgrad.plan.choose_weights import weights_variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
 
-Plan = DataPlan | WeightsPlan
+Plan = DataPlan | WeightsPlan | PlaneDataPlan | PlaneWeightsPlan
 
 
 def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:

@@ -13,12 +13,14 @@ from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK
+from convgrad.plan.choose_plane_data import plane_data_candidates
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import LINE, DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -33,18 +35,22 @@ MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
 
 
-def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan]:
+def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
+    by_planes = list(plane_data_candidates(problem, machine))
     by_vectors = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    if by_planes:  # the same vectors, with tiles and copies made for one channel
+        by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
     by_tiles = matrix_data_candidates(problem, machine)
-    candidates = sorted([*by_vectors, *by_tiles], key=lambda candidate: candidate[0])
+    candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(
-        f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {other.tile} x {other.width}"
-        for cycles, other in candidates
+        f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
     )
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
-        if isinstance(plan, MatrixDataPlan):
+        if isinstance(plan, PlaneDataPlan):
+            yield plan
+        elif isinstance(plan, MatrixDataPlan):
             spare, other = by_vectors[0]
             plan = finished_matrix_data(plan, cycles, _finished(other, spare, machine))
             yield replace(plan, writes_in_place=problem.out_dtype == "f32" and _writes_in_place(plan))
@@ -168,7 +174,15 @@ def _unrolled_axes(plan: DataPlan) -> int:
     return count
 
 
-def _kind(plan: DataPlan) -> str:
+def _shape(plan: DataPlan | PlaneDataPlan) -> str:
+    if isinstance(plan, PlaneDataPlan):
+        return f"({plan.rows}, {plan.width}) x 1"
+    return f"{plan.tile} x {plan.width}"
+
+
+def _kind(plan: DataPlan | PlaneDataPlan) -> str:
+    if isinstance(plan, PlaneDataPlan):
+        return "along outputs of planes"
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
     if isinstance(plan, FoldedPlan):
@@ -238,7 +252,8 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
             counts, groups, (channels_in, channels_out), depth, max(1, inner.taps), inner.in_step, lanes,
             machine.registers,
         )  # fmt: skip
-        cost = elements_in * (MOVE if pixel_major else TURN) + elements_out * (TURN if out_channels_first else MOVE)
+        turn = TURN_PLANES if channels_in == channels_out == 1 else TURN
+        cost = elements_in * (MOVE if pixel_major else turn) + elements_out * (turn if out_channels_first else MOVE)
         yield (
             phases * shape.cycles + cost,
             planned(shape, spread=True, pixel_major=True, lane_groups=shape.width // lanes * (lanes // channels_out)),

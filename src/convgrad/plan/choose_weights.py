@@ -8,10 +8,12 @@ from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_matrix import matrix_weights_candidates
+from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
@@ -22,16 +24,19 @@ UNROLLED_WINDOWS = 4
 MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side in a tile may cost; one by one they skip
 
 
-def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan]:
+def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
     by_windows = window_lanes_candidates(problem, machine)
     by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
     by_tiles = matrix_weights_candidates(problem, machine)
-    candidates = sorted([*by_vectors, *by_tiles], key=lambda candidate: candidate[0])
+    by_planes = plane_weights_candidates(problem, machine)
+    candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
-        if isinstance(plan, MatrixWeightsPlan):
+        if isinstance(plan, PlaneWeightsPlan):
+            yield plan
+        elif isinstance(plan, MatrixWeightsPlan):
             yield replace(plan, fallback=_finished(by_vectors[0][1], by_vectors[0][0])) if plan.watch else plan
         else:
             yield _finished(plan, cycles)
@@ -46,7 +51,9 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     return best_window_blocks(plan, cycles)
 
 
-def _kind(plan: WeightsPlan) -> str:
+def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
+    if isinstance(plan, PlaneWeightsPlan):
+        return "along windows"
     if isinstance(plan, MatrixWeightsPlan):
         return "on matrix tiles"
     if isinstance(plan, WindowLanesPlan):
@@ -80,9 +87,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
         shape = best_row_tile(c, taps, taps, groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
-        each = (MOVE if side_by_side else TURN if c == 1 else SCALAR) * k
+        turn = TURN_PLANES if c == k == 1 else TURN
+        each = (MOVE if side_by_side else turn if c == 1 else SCALAR) * k
         cost = elements["x"] * each + elements["y"] * (
-            MOVE if problem.y_strides[1] == k else TURN if k == 1 else SCALAR
+            MOVE if problem.y_strides[1] == k else turn if k == 1 else SCALAR
         )
         yield windows * shape.cycles + cost, replace(
             base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,

@@ -3,3 +3,4 @@
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
 TURN_BACK = 0.6  # cycles per number that is transposed on its way out
+TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each group

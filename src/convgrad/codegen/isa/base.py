@@ -143,6 +143,17 @@ class Isa:
         places = b.load(type_, places, 64)
         return b.call(x.type, f"{self.permute}.{kind}.512", x, places)
 
+    def slide(self, b: Builder, x: Value, y: Value, lanes: int) -> Value:
+        """x without its first lanes, followed by the first lanes of y.
+
+        One instruction of AVX-512, which LLVM does not find for numbers with a point: it takes one that overwrites its
+        operand, copies that before, and runs out of registers.
+        """
+        if self.assembly and self.vector_bytes == x86.WIDEST:
+            code = f"valign{'q' if x.type.endswith('double>') else 'd'} $${lanes}, $1, $2, $0"
+            return b.emit(x.type, f'call {x.type} asm "{code}", "=v,v,v"({x}, {y}) memory(none)')
+        return shuffle(b, x, y, list(range(lanes, lanes + lanes_of(x))))
+
     def load_transposed(self, b: Builder, compute: str, address: Value, step: Index) -> list[Value]:
         """The columns of a square of numbers of an arithmetic type, whose rows lie `step` numbers apart."""
         lanes, kind = self.lanes(compute), STORAGE[compute]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 
 PART_BYTES = 16
+WIDEST = 64  # bytes of the vectors of AVX-512
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder, Index, Value
-from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, shuffle
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -91,7 +91,9 @@ class Tile:
     c_dtype: str = ""
     unroll: int = 1  # steps of the innermost reduction that are written out together
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read; 0: the processor finds out by itself
-    b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_between`
+    b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_slide`
+    slid: frozenset[int] = frozenset()  # offsets, modulo a vector, at which vectors are made of two neighbours
+    in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -217,6 +219,12 @@ class Tile:
             tile = self._add_products(b, a, self._at_b(b, x, number * step), tile, taps, number)
         return tile
 
+    def _slide(self, b: Builder, whole: Callable[[int], Value], offset: int) -> Value:
+        """The vector at an offset, out of two of those at multiples of their length: no load crosses a cache line."""
+        lanes = self.isa.lanes(self.compute)
+        rest = offset % lanes
+        return self.isa.slide(b, whole(offset - rest), whole(offset - rest + lanes), rest)
+
     def _of_a(self, b: Builder, a: Value, offset: int, number: int) -> Value:
         """What the lanes of a column meet."""
         lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
@@ -239,17 +247,25 @@ class Tile:
         lanes, b_dtype = self.isa.lanes(self.compute), self.b_dtype or self.compute
 
         def of_a(offset: int) -> Value:
+            if self.a_vector and offset % lanes in self.slid:
+                return self._slide(b, whole_a, offset)
             return self._of_a(b, a, offset, number)
 
         def of_b(offset: int) -> Value:
             if self.b_aligned and offset % lanes:
-                return self._between(b, get_b, offset)
+                return self._slide(b, get_b, offset)
+            if not self.a_vector and offset % lanes in self.slid:
+                return self._slide(b, whole_b, offset)
+            return load_b(offset)
+
+        def load_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
             return self.isa.load(b, b_dtype, address, lanes)
 
         get_a, get_b = cache(of_a), cache(of_b)
+        whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = self._shared(taps)
         tile = dict(tile)
         for step in self._steps(taps, shared):
@@ -260,13 +276,6 @@ class Tile:
             if shared != 0:
                 get_b.cache_clear()
         return tile
-
-    def _between(self, b: Builder, whole: Callable[[int], Value], offset: int) -> Value:
-        """A vector of B that crosses a cache line, out of the two around it, which is twice as fast as to load it."""
-        lanes = self.isa.lanes(self.compute)
-        first = offset // lanes * lanes
-        wanted = [offset - first + lane for lane in range(lanes)]
-        return shuffle(b, whole(first), whole(first + lanes), wanted)
 
     @property
     def _a_moves(self) -> bool:
@@ -323,7 +332,7 @@ class Tile:
             if of_sum in last:
                 earlier[last[of_sum]] = None
             last[of_sum] = place
-        order = _in_order(before)
+        order = _in_order(before, in_rounds=self.in_rounds)
         return [by_place[place] for place in order] if order else self._steps(taps, None)
 
     def zeros(self) -> list[Value]:
@@ -345,18 +354,27 @@ def _joined(reductions: Sequence[Reduction]) -> list[Reduction]:
     return joined
 
 
-def _in_order(before: dict[int, dict[int, None]]) -> list[int]:
-    """Numbers after all that come before them, else ascending; [] if there is no such order."""
+def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[int]:
+    """Numbers after all that come before them, [] if there is no such order.
+
+    Of those that may be next the least one; `in_rounds`, all of them, then all that may follow.
+    """
     sorter, ready, order = TopologicalSorter(before), [], []
     try:
         sorter.prepare()
     except CycleError:
         return []
     while sorter.is_active():
-        for number in sorter.get_ready():
-            heappush(ready, number)
-        order.append(heappop(ready))
-        sorter.done(order[-1])
+        for number in sorted(sorter.get_ready()) if in_rounds else sorter.get_ready():
+            if in_rounds:
+                ready.append(number)
+            else:
+                heappush(ready, number)
+        batch = ready if in_rounds else [heappop(ready)]
+        order += batch
+        sorter.done(*batch)
+        if in_rounds:
+            ready = []
     return order
 
 

@@ -1,0 +1,237 @@
+"""Lowering of a PlaneDataPlan: rows of outputs in registers, over a slab of one plane."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.codegen.copying import Copy, Dim
+from convgrad.codegen.data import round64
+from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE, shuffle
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.plane_slab import plane_box
+from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.zeroing import emit_zero
+from convgrad.plan.axes import Phase
+from convgrad.plan.plane_costs import tap_pieces
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.strides import row_major
+
+Sums = dict[int, Value]  # of (row, vector), flat
+
+
+def lower_plane_data(plan: PlaneDataPlan) -> KernelModule:
+    """One stage: tasks convert the weights of their groups themselves."""
+    plan.validate()
+    module, outputs = Module(), PlaneOutputs(plan)
+    stage = emit_stage(module, "main", prod(plan.grid), outputs.scratch_bytes, outputs.task)
+    return KernelModule(ir=str(module), stages=(stage,), shared_bytes=0, scratch_bytes=outputs.scratch_bytes)
+
+
+class PlaneOutputs:
+    """The stage. Scratch memory of a task: the slab, weights of its groups, and a buffer of one tile."""
+
+    def __init__(self, plan: PlaneDataPlan):
+        self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
+        size, p = BYTES[plan.compute], plan.problem
+        self.weights_start = round64(size * plan.slab.size)
+        self.tile_start = self.weights_start + round64(size * plan.run * plan.taps)
+        self.scratch_bytes = self.tile_start + (0 if plan.direct else round64(size * plan.tile_size))
+        self.copy = Copy(
+            isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute, source_order=True
+        )
+        self.write = Copy(
+            isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
+        )
+        strides = p.strides[plan.solved]
+        self.out_strides = (strides[0], *strides[3:])
+        self.tap_steps = row_major(p.taps, 1)
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """One block of outputs, plane by plane."""
+        plan, p = self.plan, self.plan.problem
+        *blocks, run = b.split(task, plan.grid)
+        self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
+        first_group = b.mul(run, plan.run)
+        groups = plan.run if p.groups % plan.run == 0 else b.minimum(b.sub(p.groups, first_group), plan.run)
+        emit_zero(b, self.isa, plan.compute, at.scratch, plan.slab.size)
+        weights = b.at(at.scratch, self.weights_start, "i8")
+        taps = [Dim(*steps) for steps in zip(p.taps, p.w_strides[3:], self.tap_steps, strict=True)]
+        source = b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype])
+        self.copy.emit(b, source, weights, [Dim(groups, p.w_strides[0], plan.taps), *taps])
+        strides = p.strides[plan.given]
+        box = plane_box(b, plan.slab, self.starts, (strides[0], *strides[3:]))
+        packed = b.at(at.scratch, box.target, self.kind)
+
+        def plane(g: Index, _: object) -> None:
+            group = b.add(first_group, g)
+            place = b.add(box.source, b.mul(group, strides[1]))
+            box.copy(b, self.copy, b.at(at.of(plan.given), place, STORAGE[p.dtype]), packed)
+            here = b.at(weights, b.mul(g, plan.taps), self.kind)
+            for phases in plan.outer_phases:
+                self._sweep(b, at, group, phases, here)
+
+        b.loop(0, groups, plane, name="group")
+
+    # --- tiles
+
+    def _sweep(self, b: Builder, at: Places, group: Index, phases: tuple[Phase, ...], weights: Value) -> None:
+        """All tiles of a plane, of a phase of the outer axes."""
+        plan, p = self.plan, self.plan.problem
+        bias = self._bias(b, at, group)
+        output = b.at(at.of(plan.solved), b.mul(group, p.strides[plan.solved][1]), STORAGE[p.out_dtype])
+        counts = [
+            b.minimum(b.sub(phase.count, start), block)
+            for phase, start, block in zip(phases, self.starts[:-1], plan.block[:-1], strict=True)
+        ]
+        inner = b.minimum(b.sub(plan.axes[-1].count, self.starts[-1]), plan.block[-1])
+        slab = plan.slab.strides
+
+        def nest(n: int, read: Index, written: Index) -> None:
+            """Outputs of axis n and further inside; offsets in the slab and in the output."""
+            axis = plan.axes[n]
+
+            def place(j: Index) -> tuple[Index, Index]:
+                out = b.add(b.mul(b.add(self.starts[n], j), axis.out_step), phases[n].first)
+                return (
+                    b.add(read, b.mul(j, axis.in_step * slab[n])),
+                    b.add(written, b.mul(out, self.out_strides[n])),
+                )
+
+            if n < len(plan.axes) - 2:
+                b.loop(0, counts[n], lambda j, _: nest(n + 1, *place(j)), name="outputs")
+                return
+
+            def row(j: Index, _: object) -> None:
+                read, written = place(j)
+                even = isinstance(counts[n], int) and counts[n] % plan.rows == 0
+                rest = plan.rows if even else b.minimum(b.sub(counts[n], j), plan.rows)
+
+                def column(i: Index, _: object) -> None:
+                    sums = [
+                        self._tile(b, b.at(at.scratch, b.add(read, i), self.kind), weights, (*phases, phase), bias)
+                        for phase in plan.axes[-1].phases
+                    ]
+                    self._store(b, at, output, written, rest, i, sums)
+
+                b.loop(0, inner, column, step=plan.width, name="column")
+
+            b.loop(0, counts[n], row, step=plan.rows, name="row")
+
+        nest(0, 0, 0)
+
+    def _bias(self, b: Builder, at: Places, group: Index) -> Value:
+        plan, p = self.plan, self.plan.problem
+        if not p.bias:
+            return Value(self.isa.vector(plan.compute), "zeroinitializer")
+        number = self.isa.load(b, p.dtype, b.at(at.bias, b.mul(group, p.bias_stride), STORAGE[p.dtype]))
+        return self.isa.splat(b, number, plan.lanes)
+
+    def _tile(self, b: Builder, slab: Value, weights: Value, phases: tuple[Phase, ...], bias: Value) -> list[Value]:
+        """The sums of a register tile, by row and vector, of one phase of every axis."""
+        plan = self.plan
+        axes, strides = plan.axes[1:], plan.slab.strides
+        taps = [plan.offsets(axis, phase) for axis, phase in zip(axes, phases[1:], strict=True)]
+        sums = [bias] * (plan.rows * plan.vectors)
+        if not all(taps):
+            return sums
+        step = plan.axes[-2].in_step * strides[-1]
+        tile = Tile(
+            isa=self.isa, compute=plan.compute, rows=(0,), c_rows=(0,), slid=frozenset(plan.slid), in_rounds=True,
+            columns=tuple(r * step + v * plan.lanes for r in range(plan.rows) for v in range(plan.vectors)),
+            c_columns=(0,) * (plan.rows * plan.vectors),
+        )  # fmt: skip
+        columns = [(plan.slab.place(offset), tap) for offset, tap in taps[-1]]
+
+        def written(rows: range) -> list[tuple[int, int]]:
+            """Places of the weights and the slab, from those of the first of these rows of taps on."""
+            if len(axes) == 1:
+                return [(tap, place) for place, tap in columns]
+            first, first_tap = taps[-2][rows[0]]
+            return [
+                (
+                    (taps[-2][r][1] - first_tap) * self.tap_steps[-2] + tap,
+                    (taps[-2][r][0] - first) * strides[-1] + place,
+                )
+                for r in rows
+                for place, tap in columns
+            ]
+
+        def nest(n: int, w: Value, x: Value, now: Sums) -> Sums:
+            """Taps of axis n and further inside."""
+            axis, found = plan.axes[n], taps[n - 1]
+
+            def at_tap(t: Index) -> tuple[Value, Value]:
+                offset, tap = found[0]
+                there = b.add(b.mul(t, axis.offset_step), offset - plan.slab.firsts[n])
+                which = b.add(b.mul(t, axis.tap_step), tap)
+                return (
+                    b.at(w, b.mul(which, self.tap_steps[n - 1]), self.kind),
+                    b.at(x, b.mul(there, strides[n]), self.kind),
+                )
+
+            if n < len(plan.axes) - 2:
+                return b.loop(0, len(found), lambda t, now: nest(n + 1, *at_tap(t), now), carried=now, name="tap")
+            first = 0
+            for many, times in tap_pieces(len(found), plan.tap_rows):
+
+                def piece(t: Index, now: Sums, many: int = many) -> Sums:
+                    return dict(enumerate(tile.sum(b, *at_tap(t), list(now.values()), [], written(range(many)))))
+
+                last = first + many * times
+                now = b.loop(first, last, piece, step=many, carried=now, name="taps")
+                first = last
+            return now
+
+        start = dict(enumerate(sums))
+        if len(axes) == 1:
+            return tile.sum(b, weights, slab, sums, [], written(range(1)))
+        return list(nest(1, weights, slab, start).values())
+
+    # --- results
+
+    def _store(
+        self, b: Builder, at: Places, output: Value, written: Index, rows: Index, i: Index, sums: list[list[Value]]
+    ) -> None:
+        """Of `rows` rows, from output i of every phase of the block on."""
+        plan, p = self.plan, self.plan.problem
+        axis, step = plan.axes[-1], self.out_strides[-1]
+        start = b.mul(b.add(self.starts[-1], i), axis.out_step)
+        target = b.at(output, b.add(written, b.mul(start, step)), STORAGE[p.out_dtype])
+        row_step = plan.axes[-2].out_step * self.out_strides[-2]
+        width = plan.width * axis.out_step
+        count = width if axis.out_extent % width == 0 else b.minimum(b.sub(axis.out_extent, start), width)
+        vectors = [self._row(b, [of_phase[r * plan.vectors :][: plan.vectors] for of_phase in sums])
+                   for r in range(plan.rows)]  # fmt: skip
+        if not plan.direct:
+            buffer = b.at(at.scratch, self.tile_start, "i8")
+            for place, value in enumerate(value for row in vectors for value in row):
+                self.isa.store(b, plan.compute, value, b.at(buffer, place * plan.lanes, self.kind))
+            dims = [Dim(rows, width, row_step), Dim(count, 1, step)]
+            self.write.emit(b, buffer, target, dims)
+            return
+        for r, row in enumerate(vectors):
+
+            def store(r: int = r, row: list[Value] = row) -> None:
+                for v, value in enumerate(row):
+                    left = b.maximum(b.minimum(b.sub(count, v * plan.lanes), plan.lanes), 0)
+                    address = b.at(target, r * row_step + v * plan.lanes, STORAGE[p.out_dtype])
+                    self.isa.store(b, p.out_dtype, value, address, None if left == plan.lanes else index(left))
+
+            if r == 0 or isinstance(rows, int):
+                if isinstance(rows, Value) or r < rows:
+                    store()
+            else:
+                with b.when(b.compare("sgt", rows, r)):
+                    store()
+
+    def _row(self, b: Builder, phases: list[list[Value]]) -> list[Value]:
+        """Vectors of a row in the order of the outputs, from those of each phase."""
+        if len(phases) == 1:
+            return phases[0]
+        half = self.plan.lanes // 2
+        low = [place for n in range(half) for place in (n, n + 2 * half)]
+        high = [place + half for place in low]
+        return [shuffle(b, x, y, order) for x, y in zip(*phases, strict=True) for order in (low, high)]
