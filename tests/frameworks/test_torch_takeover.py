@@ -68,6 +68,9 @@ def test_the_context_leaves_things_as_they_were():
     assert not ct.is_enabled()
 
 
+# PyTorch 2.6 shows the results of one spatial axis in another order than it computes them in
+FAKES_OF_ROWS_DIFFER = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 7)
+
 GEOMETRIES = {  # in, out, groups, kernel, stride, dilation, padding, extent
     "plain": (4, 6, 1, 3, 1, 1, 1, 8),
     "strided groups": (4, 6, 2, 3, 2, 1, 1, 7),
@@ -113,7 +116,8 @@ def test_results_and_strides_are_those_of_pytorch_real_and_fake(rank, dtype, tra
             assert ct.taken().left == {}
         for result, other, shown in zip(results, expected, fake, strict=True):
             assert torch.equal(result, other)
-            assert steps(result) == steps(other) == steps(shown)
+            assert steps(result) == steps(other)
+            assert steps(shown) == steps(other) or (rank == 1 and FAKES_OF_ROWS_DIFFER)
 
 
 def steps(tensor):

@@ -77,12 +77,13 @@ def _with_tile(plan: PlaneWeightsPlan, registers: int) -> PlaneWeightsPlan:
 
 def _tiles(axes: tuple[WindowAxis, ...], registers: int) -> Iterator[tuple[int, int, int]]:
     """Rows and columns of taps, and rows of windows, whose sums and numbers fit the registers."""
-    taps, inner = axes[-2].taps, axes[-1].taps
+    *_, row, innermost = axes
+    taps, inner = row.taps, innermost.taps
     most = registers - 4
     columns = inner if inner <= most else -(-inner // -(-inner // most))
     for tap_rows in range(1, (min(taps, most // columns) if columns == inner else 1) + 1):
         count = tap_rows * columns
-        for rows in even_rows(axes[-2].windows, max(1, min(MOST_ROWS, registers - count - 2))):
+        for rows in even_rows(row.windows, max(1, min(MOST_ROWS, registers - count - 2))):
             if rows == 1 or (len(axes) > 2 and rows * count <= MOST_PRODUCTS):
                 yield tap_rows, columns, rows
 
