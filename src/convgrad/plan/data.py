@@ -267,9 +267,8 @@ class DataPlan:
         *outer, _ = self.slab_extent
         strides = row_major((*outer, self.planes * self.plane_pitch), 1)
         plane = strides[0] * (self.slab_extent[0] if outer else self.plane_pitch)
-        return strides, plane + (-plane % 16) + (
-            48 if self.aligned else 16
-        )  # an odd number of cache lines, so that planes do not collide
+        apart = 48 if self.aligned else 16  # an odd number of cache lines, so that planes do not collide
+        return strides, plane + (-plane % 16) + apart
 
     @property
     def slab_size(self) -> int:

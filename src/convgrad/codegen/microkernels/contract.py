@@ -365,16 +365,11 @@ def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[in
     except CycleError:
         return []
     while sorter.is_active():
-        for number in sorted(sorter.get_ready()) if in_rounds else sorter.get_ready():
-            if in_rounds:
-                ready.append(number)
-            else:
-                heappush(ready, number)
-        batch = ready if in_rounds else [heappop(ready)]
+        for number in sorter.get_ready():
+            heappush(ready, number)
+        batch = [heappop(ready) for _ in range(len(ready) if in_rounds else 1)]
         order += batch
         sorter.done(*batch)
-        if in_rounds:
-            ready = []
     return order
 
 
