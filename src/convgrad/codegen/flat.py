@@ -89,3 +89,12 @@ class FlatSums(SumsStage):
             low = b.minimum(before, extent)
         high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
         return origin, low, high
+
+    def tap_place(self, b: Builder, n: int, r: Index) -> Index:
+        """How far tap r of axis n, one of those that are flat, moves windows in the slab: to a plane, and in it."""
+        plan, axis, flat = self.plan, self.plan.axes[n], n - len(self.plan.outer)
+        place = b.add(b.mul(r, axis.dilation), plan.lead(axis))
+        whole = b.floor_div(place, axis.stride)
+        rest = b.sub(place, b.mul(whole, axis.stride))
+        planes, within = plan.plane_strides
+        return b.add(b.mul(whole, within[flat]), b.mul(rest, planes[flat]))

@@ -1,5 +1,7 @@
 """From a plan to LLVM IR."""
 
+from collections.abc import Callable
+
 from convgrad.codegen.data import lower_data
 from convgrad.codegen.folded import lower_folded
 from convgrad.codegen.matrix_data import lower_matrix_data
@@ -16,21 +18,22 @@ from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
+
+LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds of plans, special ones first
+    (MatrixDataPlan, lower_matrix_data),
+    (MatrixWeightsPlan, lower_matrix_weights),
+    (FoldedPlan, lower_folded),
+    (WindowLanesPlan, lower_window_lanes),
+    (PlaneDataPlan, lower_plane_data),
+    (PlaneWeightsPlan, lower_plane_weights),
+    (DataPlan, lower_data),
+    (WeightsPlan, lower_weights),
+)
 
 
 def lower(plan: Plan) -> KernelModule:
     """The module of any plan."""
-    if isinstance(plan, MatrixDataPlan):
-        return lower_matrix_data(plan)
-    if isinstance(plan, MatrixWeightsPlan):
-        return lower_matrix_weights(plan)
-    if isinstance(plan, FoldedPlan):
-        return lower_folded(plan)
-    if isinstance(plan, WindowLanesPlan):
-        return lower_window_lanes(plan)
-    if isinstance(plan, PlaneWeightsPlan):
-        return lower_plane_weights(plan)
-    if isinstance(plan, PlaneDataPlan):
-        return lower_plane_data(plan)
-    return lower_data(plan) if isinstance(plan, DataPlan) else lower_weights(plan)
+    lowering = next(lowering for kind, lowering in LOWERINGS if isinstance(plan, kind))
+    return lowering(plan)

@@ -102,11 +102,7 @@ class WindowLanesSums(FlatSums):
             def of_tap(r: Index, _: object) -> None:
                 step = b.add(b.mul(tap, axis.taps), r)
                 if n >= outer:
-                    place = b.add(b.mul(r, axis.dilation), plan.lead(axis))
-                    whole = b.floor_div(place, axis.stride)
-                    rest = b.sub(place, b.mul(whole, axis.stride))
-                    to_plane = b.mul(rest, plan.plane_strides[0][n - outer])
-                    following = b.add(b.add(shift, b.mul(whole, plan.plane_strides[1][n - outer])), to_plane)
+                    following = b.add(shift, self.tap_place(b, n, r))
                     taps(n + 1, row, following, step, reductions)
                     return
                 first, last = self._bounds(b, axis, starts[n], counts[n], r)
