@@ -24,7 +24,8 @@ pytestmark = pytest.mark.usefixtures("cache_folder", "team")
 
 GEOMETRIES = {  # batch, groups, image and window channels of a group, extent, kernel, stride, pads, dilation
     "dense": (2, 1, 9, 18, (7, 19), (3, 3), (1, 1), (1, 1), (1, 1)),
-    "strided": (2, 2, 3, 5, (11, 20), (3, 2), (2, 3), (1, 0), (1, 2)),
+    "strided": (2, 2, 5, 3, (11, 20), (3, 2), (2, 3), (1, 0), (1, 2)),
+    "strided, few channels": (2, 1, 3, 5, (9, 20), (3, 4), (2, 2), (1, 1), (1, 1)),
     "depthwise": (2, 34, 1, 1, (6, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
     "depthwise in whole vectors": (1, 32, 1, 1, (5, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
     "few channels of many groups": (1, 18, 2, 2, (5, 18), (2, 3), (1, 2), (0, 2), (2, 1)),
