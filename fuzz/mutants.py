@@ -286,15 +286,15 @@ MUTANTS = {
     ),
     "small scratch": Mutant(
         "scratch is a cache line short",
-        _all(wrap(lower, "lower_data", _smaller_scratch), wrap(lower, "lower_weights", _smaller_scratch)),
+        wrap(lower, "lower", _smaller_scratch),
     ),
     "small shared memory": Mutant(
         "so is the memory that all threads share",
-        _all(wrap(lower, "lower_data", _smaller_shared), wrap(lower, "lower_weights", _smaller_shared)),
+        wrap(lower, "lower", _smaller_shared),
     ),
     "stages out of order": Mutant(
         "the last stage runs first",
-        _all(wrap(lower, "lower_data", _last_stage_first), wrap(lower, "lower_weights", _last_stage_first)),
+        wrap(lower, "lower", _last_stage_first),
     ),
     "counters not reset": Mutant("a stage finds its tasks done already", wrap(driver, "_run", _without_resets)),
     "lost product of pieces": Mutant(
