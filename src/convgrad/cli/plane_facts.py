@@ -37,13 +37,11 @@ def facts(plan: PlanePlan) -> Iterator[tuple[str, Any, str]]:
     if isinstance(plan, PlaneDataPlan):
         result = "written where it lies" if plan.direct else "tile by tile to a buffer, then copied"
         yield "result", plan.direct, result
-        held = plan.slab_bytes
     else:
         one = "one: every sum is formed in one go"
         yield "chunks", plan.chunks, one if plan.chunks == 1 else f"{plan.chunks}, summed apart and then added"
         yield "fetching", plan.fetches_ahead, "the next plane meanwhile" if plan.fetches_ahead else "nothing ahead"
-        held = plan.slab_bytes
-    yield "slab", held, f"{size(held)}, packed for every block of a plane"
+    yield "slab", plan.slab_bytes, f"{size(plan.slab_bytes)}, packed for every block of a plane"
 
 
 def traffic(plan: PlanePlan) -> Iterator[tuple[str, int, str]]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.plan.costs import LINE
 
-LINE = 64  # bytes
 AT_ONCE = 6  # lines that one tile may ask for before it begins
 LONG_RUN = 16  # lines that are worth walking
 

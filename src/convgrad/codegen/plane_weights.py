@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from convgrad.codegen.ahead import LINE, Walk
+from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare, finish_bias
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import round64
@@ -19,6 +19,7 @@ from convgrad.codegen.plane_slab import PlaneBox, plane_box
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.sums import pairwise
 from convgrad.codegen.zeroing import emit_zero
+from convgrad.plan.costs import LINE
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.strides import row_major
 

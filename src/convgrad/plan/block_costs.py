@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.costs import LINE, MOVE, TURN
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.tiles import step_cycles
 
@@ -27,7 +27,6 @@ ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multipl
 FEW_ROWS = 5
 ROW = 10.0  # cycles for a row more to copy
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
-LINE = 64  # bytes
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond

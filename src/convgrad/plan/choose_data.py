@@ -14,8 +14,8 @@ from convgrad.plan.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
-from convgrad.plan.data import LINE, DataPlan
+from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
+from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan

@@ -8,11 +8,10 @@ from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
-from convgrad.plan.costs import MOVE
+from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_costs import (
     FAR,
-    LINE,
     MOST_PHASES,
     MOST_PRODUCTS,
     MOST_SLAB_BYTES,

@@ -44,8 +44,9 @@ def window_lanes_candidates(problem: ConvProblem, machine: Machine) -> Iterator[
         lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
         row_shares=1, x_pixel_major=False,
     )  # fmt: skip
-    shapes = sorted(_tiles(base, machine.registers), key=lambda shape: shape[0])[:1]
-    for _, rows, taps, vectors in shapes:
+    shape = min(_tiles(base, machine.registers), key=lambda shape: shape[0], default=None)
+    if shape is not None:
+        _, rows, taps, vectors = shape
         plan = replace(base, row_channels=rows, tile_taps=taps, vectors=vectors)
         yield min((_shared(replace(plan, block=block)) for block in _blocks(plan)), key=lambda found: found[0])
 
@@ -53,7 +54,7 @@ def window_lanes_candidates(problem: ConvProblem, machine: Machine) -> Iterator[
 def _tiles(plan: WindowLanesPlan, registers: int) -> Iterator[tuple[float, int, int, int]]:
     """Cycles per vector of windows of all of a group, channels of x, taps and channels of y, of tiles that fit."""
     taps = plan.axes[-1].taps
-    for together in (t for t in range(1, taps + 1) if taps % t == 0 and taps // t <= max(1, MOST_BODIES)):
+    for together in (t for t in range(1, taps + 1) if taps % t == 0 and taps // t <= MOST_BODIES):
         for channels in range(1, min(plan.row_count, MOST_ROWS // together) + 1):
             rows = together * channels
             most = (registers - 1) // (rows + 1)

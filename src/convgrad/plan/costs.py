@@ -1,5 +1,6 @@
 """What moving numbers is taken to cost when plans are compared."""
 
+LINE = 64  # bytes of a cache line
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
 TURN_BACK = 0.6  # cycles per number that is transposed on its way out

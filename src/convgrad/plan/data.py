@@ -7,11 +7,11 @@ from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis
+from convgrad.plan.costs import LINE
 from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
-LINE = 64  # bytes of a cache line
 FEW_ROWS = 6  # of a tile, for which vectors along outputs are loaded again and again
 FEW_VECTORS, FEW_SUMS = 4, 12  # below which short loops cost more than the loads
 MOST_PARTS = 8  # taps that are summed in loops of their own

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from convgrad.plan.costs import LINE
 from convgrad.problem.conv import Ints
 
 SLAB_BYTES = 40 * 1024  # of the rows that are multiplied at a time, which stay in L1
 MOST_SLAB_BYTES = 512 * 1024
 MOST_PRODUCTS = 256  # multiply-adds of a register tile that are written out together
 MOST_PHASES = 4  # of a row, which vectors are taken apart into
-LINE = 64  # bytes
 WHOLE, CROSSING = 0.5, 1.9  # cycles of a vector from L1 that lies in one line, or in two
 ROW = 3.5  # cycles to begin to copy a row
 FAR = 0.8  # of the arithmetic, more where slabs outgrow L1

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
 from convgrad.plan.plane_costs import tap_pieces
 from convgrad.plan.plane_slab import PlaneSlab
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import BIAS_UNIT, KEPT_BYTES, WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
-
-LINE = 64  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
 LEAST_TASKS = 16
 PANEL_BYTES = 36 * 1024  # of what a tile reads in one block: more does not stay in L1
 PANEL_FETCH = 1.0  # cycles, not hidden, for a vector of lanes that has to come from L2
-LINE = 64  # bytes: rows side by side where those of all tiles do not stay in L1
+RUN_BYTES = 64  # rows side by side where those of all tiles do not stay in L1
 NEAR_BYTES = 44 * 1024  # of all rows and of the lanes that meet a block of windows, from L1
 SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -56,7 +56,7 @@ def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     size = SIZES[best.compute]
     if best.spread or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return best
-    return replace(best, rows_together=best.row_channels * max(1, LINE // size // best.row_channels))
+    return replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
 
 
 def rows_in_place(plan: WeightsPlan) -> WeightsPlan:
@@ -142,7 +142,7 @@ def _panel_cycles(plan: WeightsPlan) -> float:
     taps = plan.tile_taps if plan.rows_shift else 1
     fresh = min(axis.stride, taps) if plan.rows_shift else 1  # positions of the rows that no window before has met
     run = size * plan.row_channels
-    row_bytes = fresh * (run + LINE if plan.x_pixel_major else run)
+    row_bytes = fresh * (run + RUN_BYTES if plan.x_pixel_major else run)
     panel = windows * (row_bytes + size * plan.width)
     columns = plan.vectors * (1 if plan.rows_shift else plan.tile_taps)
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps * plan.bundles
