@@ -16,7 +16,7 @@ from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.isa.matrix import EmulatedTileUnit
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
-from convgrad.plan import machine
+from convgrad.plan import host, machine
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.matrix import MatrixDataPlan
@@ -342,7 +342,7 @@ def amx_flags(monkeypatch):
         libc = SimpleNamespace(syscall=syscall)
         known = {"CDLL": lambda *_, **__: libc, "get_errno": lambda: error}
         monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(machine.LEVELS["amx"].needs) - set(without))
-        monkeypatch.setattr(machine, "ctypes", SimpleNamespace(c_long=int, c_ulong=int, **known))
+        monkeypatch.setattr(host, "ctypes", SimpleNamespace(c_long=int, c_ulong=int, **known))
         forget()
 
     def forget():

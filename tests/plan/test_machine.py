@@ -3,7 +3,7 @@
 import pytest
 
 from convgrad.errors import SettingError
-from convgrad.plan import machine
+from convgrad.plan import host, machine
 from convgrad.plan.machine import LEVELS, machine_for
 
 TRIPLES = {
@@ -71,7 +71,7 @@ def test_a_level_above_the_cpu_is_explained(forced, monkeypatch):
 
 
 def test_a_level_of_another_machine_is_explained(forced):
-    foreign = "neon" if machine.host_triple().startswith("x86_64") else "avx2"
+    foreign = "neon" if host.host_triple().startswith("x86_64") else "avx2"
     forced(foreign)
     with pytest.raises(SettingError, match=f"CONVGRAD_ISA is '{foreign}'.*belongs to"):
         machine.current_machine()
@@ -80,15 +80,15 @@ def test_a_level_of_another_machine_is_explained(forced):
 def test_flags_are_those_of_the_first_core(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: fpu\n")
-    assert machine._linux_flags(cpuinfo) == {"fpu", "avx2", "fma"}
-    assert machine._linux_flags(tmp_path / "missing") == frozenset()
+    assert host._linux_flags(str(cpuinfo)) == {"fpu", "avx2", "fma"}
+    assert host._linux_flags(str(tmp_path / "missing")) == frozenset()
 
 
 def test_cache_sizes_fall_into_classes():
-    assert machine._cache_class({1: 48 << 10, 2: 2 << 20, 3: 105 << 20}) == (48 << 10, 2 << 20, 2 << 20)
-    assert machine._cache_class({1: 32 << 10, 2: 1280 << 10}) == (32 << 10, 1 << 20, 2 << 20)
-    assert machine._cache_class({}) == (32 << 10, 512 << 10, 2 << 20)
-    assert machine._cache_class({1: 16 << 10, 2: 64 << 10}) == (32 << 10, 256 << 10, 2 << 20)
+    assert host._cache_class({1: 48 << 10, 2: 2 << 20, 3: 105 << 20}) == (48 << 10, 2 << 20, 2 << 20)
+    assert host._cache_class({1: 32 << 10, 2: 1280 << 10}) == (32 << 10, 1 << 20, 2 << 20)
+    assert host._cache_class({}) == (32 << 10, 512 << 10, 2 << 20)
+    assert host._cache_class({1: 16 << 10, 2: 64 << 10}) == (32 << 10, 256 << 10, 2 << 20)
 
 
 def test_shared_caches_are_divided(tmp_path):
@@ -104,7 +104,7 @@ def test_shared_caches_are_divided(tmp_path):
         folder.mkdir()
         for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", cpus)):
             (folder / name).write_text(f"{text}\n")
-    assert machine._linux_caches(tmp_path) == {1: 48 << 10, 2: 2 << 20, 3: 2 << 20}
+    assert host._linux_caches(str(tmp_path)) == {1: 48 << 10, 2: 2 << 20, 3: 2 << 20}
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_the_quota_of_the_control_group_limits_the_cores(tmp_path, files, member
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "cgroup").write_text(membership)
-    assert machine._cgroup_quota(tmp_path / "cgroup", tmp_path / "fs") == cores
+    assert host._cgroup_quota(str(tmp_path / "cgroup"), str(tmp_path / "fs")) == cores

@@ -8,7 +8,7 @@ import pytest
 from tiny_kernels import run_tiny, tiny_kernel, tiny_module
 
 from convgrad.codegen.module import KernelModule, Stage
-from convgrad.plan import machine
+from convgrad.plan import host, machine
 from convgrad.runtime import Kernel, driver, jit, kernel, memory, set_num_threads
 
 pytestmark = pytest.mark.usefixtures("cache_folder", "team")
@@ -113,7 +113,7 @@ def test_memory_that_there_is_not_is_said_in_numbers():
         memory.acquire(1 << 60)
 
 
-@pytest.mark.skipif(not machine.host_triple().startswith("x86_64"), reason="sets a register of x86-64")
+@pytest.mark.skipif(not host.host_triple().startswith("x86_64"), reason="sets a register of x86-64")
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_mode_of_the_thread_does_not_reach_the_arithmetic(threads):
     """With denormals flushed to zero in the calling thread, a kernel still halves the smallest normal number."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 from tiny_kernels import tiny_module
 
-from convgrad.plan import machine
+from convgrad.plan import host, machine
 from convgrad.runtime import driver, elf, jit
 
 here = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="objects are loaded by LLVM elsewhere")
@@ -125,7 +125,7 @@ def test_a_relocation_nobody_knows_goes_to_llvm(mixed, monkeypatch):
 
 @here
 def test_an_object_for_another_architecture_is_refused():
-    foreign = "neon" if machine.host_triple().startswith("x86_64") else "avx2"
+    foreign = "neon" if host.host_triple().startswith("x86_64") else "avx2"
     with pytest.raises(elf.UnsupportedObject, match="another architecture"):
         elf.Loaded(jit.compile_ir(IR, machine.machine_for(foreign)), ("mix",))
 
@@ -231,7 +231,7 @@ def test_assembly_for_another_processor_is_refused():
     """LLVM knows how to write for it, but only reads assembly of its own host; unasked, it ends the process."""
     ir = 'define void @f() {\n  call void asm sideeffect "nop", ""()\n  ret void\n}\n'
     isa, triple = ("neon", "aarch64-unknown-linux-gnu")
-    if machine.host_triple().startswith("aarch64"):
+    if host.host_triple().startswith("aarch64"):
         isa, triple = ("avx2", "x86_64-unknown-linux-gnu")
     with pytest.raises(jit.CompileError, match=f"assembly for {triple}.*compile it on such a machine"):
         jit.assembly(ir, machine.machine_for(isa, triple=triple))

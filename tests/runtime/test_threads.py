@@ -8,7 +8,7 @@ import pytest
 from tiny_kernels import run_tiny, tiny_kernel
 
 from convgrad.errors import SettingError
-from convgrad.plan import machine
+from convgrad.plan import host, machine
 from convgrad.runtime import doctor, num_threads, pool, set_num_threads, threads
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
@@ -74,7 +74,7 @@ def test_the_number_of_threads_is_what_was_set(team):
         ({"CONVGRAD_NUM_THREADS": "", "OMP_NUM_THREADS": "2,4"}, "2 OMP_NUM_THREADS"),
         (
             {"CONVGRAD_NUM_THREADS": "", "OMP_NUM_THREADS": ""},
-            "{} {}".format(*machine.available_cpus()),
+            "{} {}".format(*host.available_cpus()),
         ),
     ],
     ids=["ours", "OpenMP's", "default"],

@@ -3,7 +3,7 @@
 import mutants
 import pytest
 
-from convgrad.plan.machine import available_cpus
+from convgrad.plan.host import available_cpus
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from convgrad import engines
 from convgrad.cli import plots, problem_string, racing, roofs, work
 from convgrad.cli.display import Table, UsageError, natural, positive, progress, show
 from convgrad.cli.racing import OURS, Race, Result, Timing, geometric_mean
-from convgrad.plan.machine import available_cpus
+from convgrad.plan.host import available_cpus
 
 EXAMPLES = f"""\
 examples:

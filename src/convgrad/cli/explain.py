@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from math import prod
 from typing import Any
 
 from convgrad import settings
-from convgrad.cli import plane_facts, problem_string, roofs, work
+from convgrad.cli import problem_string, roofs, work
 from convgrad.cli.display import Table, UsageError, Verbatim, positive, progress, seconds, show
+from convgrad.cli.plan_facts import facts, in_tasks, tile, traffic
 from convgrad.cli.roofs import size
 from convgrad.codegen.lower import lower
 from convgrad.codegen.module import KernelModule
-from convgrad.dtypes import SIZES
 from convgrad.engines.ceilings import Ceilings
 from convgrad.plan.choose import Plan, variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine, current_machine, machine_for
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.weights import WeightsPlan
 from convgrad.runtime import decisions, driver, jit, num_threads
 
 EXAMPLES = f"""\
@@ -119,15 +113,6 @@ def _code(job: work.Job, machine: Machine, args: argparse.Namespace) -> dict[str
     return {"operation": job.op, "problem": str(job.problem), "text": head + text.strip()}
 
 
-@dataclass(slots=True)
-class _Traffic:
-    """Bytes that one kind of work reads and writes, in all tasks together."""
-
-    what: str
-    bytes: int
-    note: str
-
-
 class _Explained:
     """Everything there is to say of one operation."""
 
@@ -162,8 +147,8 @@ class _Explained:
             report |= {"bound_seconds": bound, "bound_by": limit}
         if not self.plans:
             return report | {"plan": None}
-        report["plan"] = {name: value for name, value, _ in _facts(self.plan)}
-        report["traffic"] = [{"what": one.what, "bytes": one.bytes} for one in _traffic(self.plan)]
+        report["plan"] = {name: value for name, value, _ in facts(self.plan)}
+        report["traffic"] = [{"what": one.what, "bytes": one.bytes} for one in traffic(self.plan)]
         report["variant"] = self.used + 1
         report["tuned"] = self.tuned
         report["variants"] = [self._variant(i) for i in range(len(self.plans))]
@@ -212,12 +197,15 @@ class _Explained:
             yield "plan       none: the result is empty"
             return
         yield ""
-        yield from _columns("plan", [(name, text) for name, _, text in _facts(self.plan)])
+        yield from _columns("plan", [(name, text) for name, _, text in facts(self.plan)])
         module = self.modules[self.used]
         yield from _columns(
             "",
             [
-                ("stages", ", then ".join(f"{stage.symbol} in {_tasks(stage.tasks)}" for stage in module.stages)),
+                (
+                    "stages",
+                    ", then ".join(f"{stage.symbol} in {in_tasks(stage.tasks)}" for stage in module.stages),
+                ),
                 (
                     "workspace",
                     f"{size(self._workspace(module))}: {size(module.shared_bytes)} shared, "
@@ -226,7 +214,7 @@ class _Explained:
             ],
         )
         yield ""
-        yield from _columns("traffic", [(one.what, f"{size(one.bytes)}{one.note}") for one in _traffic(self.plan)])
+        yield from _columns("traffic", [(one.what, f"{size(one.bytes)}{one.note}") for one in traffic(self.plan)])
         yield ""
         yield from self._variants()
 
@@ -236,7 +224,14 @@ class _Explained:
             mark = "used" if number == self.used else ""
             tasks = " + ".join(str(stage.tasks) for stage in module.stages)
             rows.append(
-                [f"{number + 1}", _prediction(plan, number), _tile(plan), tasks, size(self._workspace(module)), mark]
+                [
+                    f"{number + 1}",
+                    _prediction(plan, number),
+                    tile(plan),
+                    tasks,
+                    size(self._workspace(module)),
+                    mark,
+                ]
             )
         yield Table(
             ["variant", "prediction", "tile", "tasks", "workspace", ""],
@@ -259,133 +254,6 @@ def _threads(count: int) -> str:
     return "1 thread" if count == 1 else f"{count} threads"
 
 
-def _tasks(count: int) -> str:
-    return "1 task" if count == 1 else f"{count} tasks"
-
-
-def _by(values: tuple[int, ...]) -> str:
-    return "x".join(map(str, values))
-
-
 def _prediction(plan: Plan, number: int) -> str:
     """The planner's own words on a variant."""
     return next(islice(plan.reasons, number, None), "not compared")
-
-
-def _tile(plan: Plan) -> str:
-    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
-        return plane_facts.tile(plan)
-    if isinstance(plan, DataPlan):
-        return f"{_by(plan.tile)} outputs x {plan.width} channels"
-    return f"{plan.row_channels} rows x {plan.width} lanes x {plan.tile_taps} taps"
-
-
-def _facts(plan: Plan) -> Iterator[tuple[str, Any, str]]:
-    """Name, value for programs, words for people."""
-    yield "vectors", *_twice(_vectors(plan))
-    yield "numbers", plan.compute, f"{plan.compute}, {plan.lanes} in a vector"
-    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
-        yield from plane_facts.facts(plan)
-    elif isinstance(plan, DataPlan):
-        yield from _data_facts(plan)
-    else:
-        yield from _weights_facts(plan)
-
-
-def _twice(text: str) -> tuple[str, str]:
-    return text, text
-
-
-def _vectors(plan: Plan) -> str:
-    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
-        return plane_facts.vectors(plan)
-    if isinstance(plan, DataPlan):
-        along = "outputs of the innermost axis" if plan.pixels else "output channels"
-        along += ", all phases at once" if isinstance(plan, FoldedPlan) else ""
-        return f"{along}, of {plan.lane_groups} groups" if plan.spread else along
-    if plan.along_windows:
-        return "windows, added up in the end"
-    of = f"channels of {plan.lane_side}"
-    return f"{of}, of {plan.lane_groups} groups" if plan.spread else of
-
-
-def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
-    phases = [len(axis.phases) for axis in plan.axes]
-    taps = [[phase.taps for phase in axis.phases] for axis in plan.axes[1:]]
-    listed = " and ".join(" + ".join(map(str, of_axis)) for of_axis in taps)
-    dense = "one: every output meets the same taps"
-    split = f"{prod(phases)}: taps per axis {listed}, so no product with an inserted zero"
-    yield "phases", phases[1:], dense if prod(phases) == 1 else split
-    yield "tile", {"outputs": plan.tile, "channels": plan.width}, f"{_tile(plan)}, in registers"
-    yield "block", plan.block, f"{_by(plan.block)} outputs of each phase per task (batch first)"
-    yield "input channels", plan.i_block, f"{plan.i_block} of {plan.in_channels} packed at a time"
-    blocks = f"{plan.blocks_per_task} of {plan.lane_blocks} blocks of {plan.width}, per task"
-    yield "output channels", plan.blocks_per_task, blocks
-    yield "input", plan.reads_in_place, "read where it lies" if plan.reads_in_place else "packed into a slab"
-    yield (
-        "result",
-        plan.writes_in_place,
-        "written where it lies" if plan.writes_in_place else "summed aside, then copied",
-    )
-    yield "written out", plan.unroll, f"taps of {plan.unroll} axes" if plan.unroll else "no taps: loops over all axes"
-    size_of = SIZES[plan.compute]
-    yield "weights", plan.panel * size_of, f"panels of {size(plan.panel * size_of)}, read again for every tile"
-    by_tasks = "by the tasks that multiply them, each panel right before"
-    yield "packing", plan.packs_weights, by_tasks if plan.packs_weights else "of all weights, by a stage of its own"
-    if not plan.reads_in_place:
-        yield "slab", plan.slab_size * size_of, f"{size(plan.slab_size * size_of)} of input, packed once per task"
-
-
-def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
-    yield (
-        "tile",
-        {"rows": plan.row_channels, "lanes": plan.width, "taps": plan.tile_taps},
-        f"{_tile(plan)}, in registers",
-    )
-    yield "block", plan.block, f"{_by(plan.block)} windows packed at a time (batch first)"
-    chunks = "one: every sum is formed in one go" if plan.chunks == 1 else f"{plan.chunks}, summed apart and then added"
-    yield "chunks", plan.chunks, chunks
-    shares = f"{plan.lane_shares} of the lanes, {plan.row_shares} of the rows, {plan.bundles} bundles of groups"
-    yield "shares", [plan.lane_shares, plan.row_shares, plan.bundles], shares
-    yield "inputs", plan.direct, "read where they lie" if plan.direct else "packed into slabs"
-    size_of = SIZES[plan.compute]
-    if not plan.direct:
-        slabs = [plan.row_slab_size * size_of, plan.lane_slab_size * size_of]
-        yield "slabs", slabs, f"{size(slabs[0])} of rows, {size(slabs[1])} of lanes"
-    kept = plan.own_sum_size if plan.own_sums else plan.sum_size
-    yield "sums", kept * size_of, f"{size(kept * size_of)} in each {'task' if plan.own_sums else 'chunk'}"
-
-
-def _traffic(plan: Plan) -> list[_Traffic]:
-    """What the plan moves, predicted from its sizes."""
-    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
-        return [_Traffic(*moved) for moved in plane_facts.traffic(plan)]
-    number = SIZES[plan.compute]
-    if isinstance(plan, DataPlan):
-        tasks = prod(plan.grid)
-        slabs = 0 if plan.reads_in_place else tasks * plan.i_blocks * plan.slab_size * number
-        panels = tasks * plan.blocks_per_task * plan.i_blocks * plan.panel * number
-        results = 0 if plan.writes_in_place else tasks * plan.result_block * plan.blocks_per_task * number
-        packed = panels if plan.packs_weights else plan.weights_size * number
-        return [
-            _Traffic("weights packed", packed, ", by the tasks that multiply them" if plan.packs_weights else ", once"),
-            _Traffic("input packed", slabs, _share_of(slabs, prod(plan.grid)) if slabs else ": read where it lies"),
-            _Traffic("weights read", panels, ", by all tasks together, once per block"),
-            _Traffic("results copied", results, "" if results else ": written where they lie"),
-        ]
-    first = prod(plan.grid)
-    per_task = 0 if plan.direct else (plan.row_slab_size + plan.lane_slab_size) * number
-    blocks = -(-prod(plan.block_grid) // plan.chunks)
-    packed = first * blocks * per_task
-    sums = _Traffic(
-        "sums", plan.chunks * plan.sum_size * number, f", of {plan.chunks} chunks, added by the second stage"
-    )
-    if plan.own_sums:
-        sums = _Traffic(
-            "sums", plan.sum_size * number, ", in registers" if plan.straight else ", by the tasks themselves"
-        )
-    return [_Traffic("inputs packed", packed, _share_of(packed, first) if packed else ": read where it lies"), sums]
-
-
-def _share_of(total: int, tasks: int) -> str:
-    return f", {size(total / tasks)} in each of {_tasks(tasks)}"

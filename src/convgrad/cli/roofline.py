@@ -7,7 +7,7 @@ import argparse
 from convgrad.cli import bench, plots, problem_string, racing, roofs, work
 from convgrad.cli.display import Table, UsageError, natural, positive, progress, seconds, show
 from convgrad.cli.racing import OURS, Race, Result
-from convgrad.plan.machine import available_cpus
+from convgrad.plan.host import available_cpus
 
 EXAMPLES = f"""\
 examples:

@@ -17,7 +17,8 @@ from functools import cache
 
 from convgrad.dtypes import SIZES
 from convgrad.jax.handler_ir import BUFFER_WORDS, HANDLER, TARGET_WORDS, WORDS_OF, handler_ir
-from convgrad.plan.machine import host_triple, machine_for
+from convgrad.plan.host import host_triple
+from convgrad.plan.machine import machine_for
 from convgrad.runtime import Kernel, driver, jit
 from convgrad.runtime import cache as disk
 from convgrad.runtime.memory import KEEP_BLOCKS

@@ -10,7 +10,7 @@ from typing import Any
 
 from convgrad import settings
 from convgrad.errors import SettingError
-from convgrad.plan import machine
+from convgrad.plan import host, machine
 from convgrad.runtime import cache, memory
 from convgrad.runtime.threads import num_threads, openmp_in_process, team
 
@@ -62,7 +62,7 @@ def _threads() -> dict[str, Any]:
     if team.count > count:
         found["limited by"] = "omp_get_max_threads of the OpenMP runtime"
     found["OpenMP in this process"] = loaded.path if loaded else "none"
-    cpus, limit = machine.available_cpus()
+    cpus, limit = host.available_cpus()
     found["cores"] = f"{cpus}, from {limit}"
     return found
 

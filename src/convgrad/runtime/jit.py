@@ -11,7 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from convgrad.plan.machine import Machine, host_triple
+from convgrad.plan.host import host_triple
+from convgrad.plan.machine import Machine
 from convgrad.runtime.elf import Loaded, UnsupportedObject
 
 # Kernels come vectorised, unrolled and blocked by the compiler's own plan, and LLVM only has to clean them up and to

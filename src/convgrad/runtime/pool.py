@@ -15,7 +15,8 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from convgrad.plan.machine import available_cpus, host_triple, machine_for
+from convgrad.plan.host import available_cpus, host_triple
+from convgrad.plan.machine import machine_for
 from convgrad.runtime.pool_ir import SYMBOLS, pool_ir
 
 PATIENCE = 200e-6  # seconds that a worker spins before it sleeps: a few times what waking it costs under a hypervisor

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from convgrad import settings
 from convgrad.errors import SettingError
-from convgrad.plan.machine import available_cpus
+from convgrad.plan.host import available_cpus
 from convgrad.runtime import pool
 from convgrad.runtime.jit import LOCK  # one for both: a kernel being built looks for threads, and the pool is compiled
 

@@ -1,0 +1,156 @@
+"""What `convgrad explain` says of a plan: its blocking in words and for programs, and the bytes it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from convgrad.cli import plane_facts
+from convgrad.cli.roofs import size
+from convgrad.dtypes import SIZES
+from convgrad.plan.choose import Plan
+from convgrad.plan.data import DataPlan
+from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.weights import WeightsPlan
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Bytes that one kind of work reads and writes, in all tasks together."""
+
+    what: str
+    bytes: int
+    note: str
+
+
+def in_tasks(count: int) -> str:
+    """So many, in words."""
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
+def _by(values: tuple[int, ...]) -> str:
+    return "x".join(map(str, values))
+
+
+def tile(plan: Plan) -> str:
+    """The register tile."""
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return plane_facts.tile(plan)
+    if isinstance(plan, DataPlan):
+        return f"{_by(plan.tile)} outputs x {plan.width} channels"
+    return f"{plan.row_channels} rows x {plan.width} lanes x {plan.tile_taps} taps"
+
+
+def facts(plan: Plan) -> Iterator[tuple[str, Any, str]]:
+    """Name, value for programs, words for people."""
+    yield "vectors", *_twice(_vectors(plan))
+    yield "numbers", plan.compute, f"{plan.compute}, {plan.lanes} in a vector"
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        yield from plane_facts.facts(plan)
+    elif isinstance(plan, DataPlan):
+        yield from _data_facts(plan)
+    else:
+        yield from _weights_facts(plan)
+
+
+def _twice(text: str) -> tuple[str, str]:
+    return text, text
+
+
+def _vectors(plan: Plan) -> str:
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return plane_facts.vectors(plan)
+    if isinstance(plan, DataPlan):
+        along = "outputs of the innermost axis" if plan.pixels else "output channels"
+        along += ", all phases at once" if isinstance(plan, FoldedPlan) else ""
+        return f"{along}, of {plan.lane_groups} groups" if plan.spread else along
+    if plan.along_windows:
+        return "windows, added up in the end"
+    of = f"channels of {plan.lane_side}"
+    return f"{of}, of {plan.lane_groups} groups" if plan.spread else of
+
+
+def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
+    phases = [len(axis.phases) for axis in plan.axes]
+    taps = [[phase.taps for phase in axis.phases] for axis in plan.axes[1:]]
+    listed = " and ".join(" + ".join(map(str, of_axis)) for of_axis in taps)
+    dense = "one: every output meets the same taps"
+    split = f"{prod(phases)}: taps per axis {listed}, so no product with an inserted zero"
+    yield "phases", phases[1:], dense if prod(phases) == 1 else split
+    yield "tile", {"outputs": plan.tile, "channels": plan.width}, f"{tile(plan)}, in registers"
+    yield "block", plan.block, f"{_by(plan.block)} outputs of each phase per task (batch first)"
+    yield "input channels", plan.i_block, f"{plan.i_block} of {plan.in_channels} packed at a time"
+    blocks = f"{plan.blocks_per_task} of {plan.lane_blocks} blocks of {plan.width}, per task"
+    yield "output channels", plan.blocks_per_task, blocks
+    yield "input", plan.reads_in_place, "read where it lies" if plan.reads_in_place else "packed into a slab"
+    yield (
+        "result",
+        plan.writes_in_place,
+        "written where it lies" if plan.writes_in_place else "summed aside, then copied",
+    )
+    yield "written out", plan.unroll, f"taps of {plan.unroll} axes" if plan.unroll else "no taps: loops over all axes"
+    size_of = SIZES[plan.compute]
+    yield "weights", plan.panel * size_of, f"panels of {size(plan.panel * size_of)}, read again for every tile"
+    by_tasks = "by the tasks that multiply them, each panel right before"
+    yield "packing", plan.packs_weights, by_tasks if plan.packs_weights else "of all weights, by a stage of its own"
+    if not plan.reads_in_place:
+        yield "slab", plan.slab_size * size_of, f"{size(plan.slab_size * size_of)} of input, packed once per task"
+
+
+def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
+    yield (
+        "tile",
+        {"rows": plan.row_channels, "lanes": plan.width, "taps": plan.tile_taps},
+        f"{tile(plan)}, in registers",
+    )
+    yield "block", plan.block, f"{_by(plan.block)} windows packed at a time (batch first)"
+    chunks = "one: every sum is formed in one go" if plan.chunks == 1 else f"{plan.chunks}, summed apart and then added"
+    yield "chunks", plan.chunks, chunks
+    shares = f"{plan.lane_shares} of the lanes, {plan.row_shares} of the rows, {plan.bundles} bundles of groups"
+    yield "shares", [plan.lane_shares, plan.row_shares, plan.bundles], shares
+    yield "inputs", plan.direct, "read where they lie" if plan.direct else "packed into slabs"
+    size_of = SIZES[plan.compute]
+    if not plan.direct:
+        slabs = [plan.row_slab_size * size_of, plan.lane_slab_size * size_of]
+        yield "slabs", slabs, f"{size(slabs[0])} of rows, {size(slabs[1])} of lanes"
+    kept = plan.own_sum_size if plan.own_sums else plan.sum_size
+    yield "sums", kept * size_of, f"{size(kept * size_of)} in each {'task' if plan.own_sums else 'chunk'}"
+
+
+def traffic(plan: Plan) -> list[Traffic]:
+    """What the plan moves, predicted from its sizes."""
+    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
+        return [Traffic(*moved) for moved in plane_facts.traffic(plan)]
+    number = SIZES[plan.compute]
+    if isinstance(plan, DataPlan):
+        tasks = prod(plan.grid)
+        slabs = 0 if plan.reads_in_place else tasks * plan.i_blocks * plan.slab_size * number
+        panels = tasks * plan.blocks_per_task * plan.i_blocks * plan.panel * number
+        results = 0 if plan.writes_in_place else tasks * plan.result_block * plan.blocks_per_task * number
+        packed = panels if plan.packs_weights else plan.weights_size * number
+        return [
+            Traffic("weights packed", packed, ", by the tasks that multiply them" if plan.packs_weights else ", once"),
+            Traffic("input packed", slabs, _share_of(slabs, prod(plan.grid)) if slabs else ": read where it lies"),
+            Traffic("weights read", panels, ", by all tasks together, once per block"),
+            Traffic("results copied", results, "" if results else ": written where they lie"),
+        ]
+    first = prod(plan.grid)
+    per_task = 0 if plan.direct else (plan.row_slab_size + plan.lane_slab_size) * number
+    blocks = -(-prod(plan.block_grid) // plan.chunks)
+    packed = first * blocks * per_task
+    sums = Traffic(
+        "sums", plan.chunks * plan.sum_size * number, f", of {plan.chunks} chunks, added by the second stage"
+    )
+    if plan.own_sums:
+        sums = Traffic(
+            "sums", plan.sum_size * number, ", in registers" if plan.straight else ", by the tasks themselves"
+        )
+    return [Traffic("inputs packed", packed, _share_of(packed, first) if packed else ": read where it lies"), sums]
+
+
+def _share_of(total: int, tasks: int) -> str:
+    return f", {size(total / tasks)} in each of {in_tasks(tasks)}"
