@@ -85,26 +85,20 @@ def test_flags_are_those_of_the_first_core(tmp_path):
 
 
 def test_cache_sizes_fall_into_classes():
-    assert host._cache_class({1: 48 << 10, 2: 2 << 20, 3: 105 << 20}) == (48 << 10, 2 << 20, 2 << 20)
+    assert host._cache_class({1: 48 << 10, 2: 2 << 20}) == (48 << 10, 2 << 20, 2 << 20)
     assert host._cache_class({1: 32 << 10, 2: 1280 << 10}) == (32 << 10, 1 << 20, 2 << 20)
     assert host._cache_class({}) == (32 << 10, 512 << 10, 2 << 20)
     assert host._cache_class({1: 16 << 10, 2: 64 << 10}) == (32 << 10, 256 << 10, 2 << 20)
 
 
-def test_shared_caches_are_divided(tmp_path):
-    for index, (level, kind, size, cpus) in enumerate(
-        [
-            (1, "Data", "48K", "0"),
-            (1, "Instruction", "32K", "0"),
-            (2, "Unified", "2M", "0-1"),
-            (3, "Unified", "8M", "0-3"),
-        ]
-    ):
+def test_caches_that_many_cores_share_are_not_counted(tmp_path):
+    known = [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2M"), (3, "Unified", "8M")]
+    for index, (level, kind, size) in enumerate(known):
         folder = tmp_path / f"index{index}"
         folder.mkdir()
-        for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", cpus)):
+        for name, text in (("level", level), ("type", kind), ("size", size)):
             (folder / name).write_text(f"{text}\n")
-    assert host._linux_caches(str(tmp_path)) == {1: 48 << 10, 2: 2 << 20, 3: 2 << 20}
+    assert host._linux_caches(str(tmp_path)) == {1: 48 << 10, 2: 2 << 20}
 
 
 @pytest.mark.parametrize(

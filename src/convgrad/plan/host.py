@@ -103,17 +103,14 @@ def caches() -> tuple[int, int, int]:
 
 
 def _linux_caches(folder: str) -> dict[int, int]:
-    """Bytes of data cache by level that one core can count on: a shared cache is divided among those that share it."""
+    """Bytes of data cache by level, of those that a core has to itself, or shares with its other thread."""
     sizes: dict[int, int] = {}
     try:
         for index in sorted(name for name in os.listdir(folder) if name.startswith("index")):
-            if _text(folder, index, "type") == "Instruction":
-                continue
-            text = _text(folder, index, "size")
-            size = int(text[:-1]) << {"K": 10, "M": 20}[text[-1]]
             level = int(_text(folder, index, "level"))
-            sharers = _count_cpus(_text(folder, index, "shared_cpu_list")) if level > 2 else 1
-            sizes[level] = size // max(1, sharers)
+            if level <= 2 and _text(folder, index, "type") != "Instruction":
+                text = _text(folder, index, "size")
+                sizes[level] = int(text[:-1]) << {"K": 10, "M": 20}[text[-1]]
     except (OSError, ValueError, KeyError, IndexError):
         pass  # what was read so far, and defaults for the rest
     return sizes
@@ -129,12 +126,6 @@ def _cache_class(sizes: dict[int, int]) -> tuple[int, int, int]:
     l1 = 48 << 10 if sizes.get(1, 0) >= 48 << 10 else 32 << 10
     l2 = max((c << 10 for c in (256, 512, 1024, 2048) if c << 10 <= sizes.get(2, 512 << 10)), default=256 << 10)
     return l1, l2, max(l2, 2 << 20)
-
-
-def _count_cpus(text: str) -> int:
-    """How many a list such as 0-3,8 names."""
-    spans = (part.split("-") for part in text.strip().split(","))
-    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
 
 
 def available_cpus() -> tuple[int, str]:

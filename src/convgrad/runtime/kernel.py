@@ -62,9 +62,11 @@ class Kernel:
 
     def __call__(self, x: int, w: int, y: int, bias: int = 0) -> None:
         """Solve for the unknown; arguments are addresses of the elements with all indices zero."""
-        threads = team.count or team.start()
-        if threads > self._most_tasks:
-            threads = self._most_tasks
+        threads = self._most_tasks
+        if threads > 1:  # else workers need not be there
+            count = team.count or team.start()
+            if count < threads:
+                threads = count
         size = self.shared_bytes + threads * self.scratch_bytes
         block = memory.acquire(size) if size else memory.NOTHING
         try:
