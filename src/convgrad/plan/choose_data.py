@@ -227,7 +227,8 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
         return groups * shape.cycles + cost, plan
 
-    yield _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
+    cycles, plan = _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
+    yield (cycles - cost if _reads_in_place(_whole(plan)) else cycles), plan
 
     shape = best_pixel_tile(axes, channels, lanes, machine.registers, lines=lanes * size == LINE)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
