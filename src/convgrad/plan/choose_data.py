@@ -14,7 +14,7 @@ from convgrad.plan.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
-from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
+from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
@@ -27,8 +27,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
-LARGE, BEYOND_L2 = 16 * 2**20, 2**20  # bytes of tensors that no cache of a core holds, and that L2 does not
-MEMORY_BYTES = 4.5  # per cycle, from there
+LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 MOST_UNROLLED = 320  # multiply-adds written out

@@ -9,7 +9,7 @@ from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM, ROW
-from convgrad.plan.costs import MOVE, SCALAR, TURN
+from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.plan.weights import window_axes
@@ -98,6 +98,7 @@ def _shared(plan: WindowLanesPlan) -> tuple[float, WindowLanesPlan]:
     steps = blocks * prod(plan.outer_block) * plan.depth // plan.lanes
     sums = p.groups * tiles * rows * plan.vectors
     x_moved, y_moved = _packing(plan)
+    x_lines, y_lines = (_lines(p, name) for name in "xy")
     best = float("inf"), plan
     most = max(1, min(MOST_CHUNKS, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
     row_tiles = -(-plan.row_count // plan.row_channels)
@@ -115,6 +116,7 @@ def _shared(plan: WindowLanesPlan) -> tuple[float, WindowLanesPlan]:
         far = 1 + (size * plan.lanes * sums / (p.groups * of_rows * of_lanes) > SUM_BYTES)
         cycles += sums * blocks * SUM_VECTOR * far + sums * (1 + 2 * (chunks - 1)) * plan.lanes * MOVE
         cycles += x_moved * of_lanes + y_moved * of_rows + CLAIM * tasks
+        cycles += (of_rows - 1) * of_lanes * x_lines + (of_lanes - 1) * of_rows * y_lines
         if cycles < best[0]:
             best = cycles, shared
     return best
@@ -142,6 +144,12 @@ def _packing(plan: WindowLanesPlan) -> tuple[float, float]:
         cost("x", p.groups * p.x_channels * of_x, min(_met(plan)[-1], plan.axes[-1].image)),
         cost("y", p.groups * p.y_channels * of_y, plan.block[-1]),
     )
+
+
+def _lines(p: ConvProblem, name: str) -> float:
+    """Cycles to read a tensor that L2 does not hold, if a share of its channels takes lines of all of them."""
+    size = SIZES[p.dtype] * prod(p.shapes[name])
+    return size / MEMORY_BYTES if size > BEYOND_L2 and abs(p.strides[name][2]) < abs(p.strides[name][-1]) else 0.0
 
 
 def _met(plan: WindowLanesPlan) -> Ints:

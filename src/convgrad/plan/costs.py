@@ -5,3 +5,5 @@ MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, trans
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
 TURN_BACK = 0.6  # cycles per number that is transposed on its way out
 TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each group
+BEYOND_L2 = 2**20  # bytes of tensors that it does not hold
+MEMORY_BYTES = 4.5  # per cycle, from where larger ones are
