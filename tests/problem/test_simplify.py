@@ -64,6 +64,13 @@ CASES = {
     "phases, pads": problem_of(c=1, x=(5, 9), y=(3, 5), r=(4, 6), s=(2, 3), d=(1, 1), lo=(1, 3)),
     "phases, windows beyond the image": problem_of(c=1, x=(8,), y=(9,), r=(4,), s=(2,), lo=(4,), layout="ncx"),
     "phases, elements beyond the windows": problem_of(c=1, x=(16,), y=(2,), r=(2,), s=(2,)),
+    "merged, one window": problem_of(x=(5,), y=(1,), r=(5,), lo=(0,), layout="ncx"),
+    "merged, side by side": problem_of(c=1, x=(12,), y=(4,), r=(3,), s=(3,)),
+    "merged, side by side, channels last": replace(
+        problem_of(c=2, x=(12,), y=(4,), r=(3,), s=(3,)), w_strides=(24, 1, 4, 8)
+    ),
+    "merged, all columns": problem_of(c=1, x=(7, 6), y=(5, 1), r=(3, 6), s=(1, 4), d=(1, 1), lo=(1, 0), layout="ncx"),
+    "merged, the whole image": problem_of(x=(3, 2), y=(1, 1), r=(3, 2), s=(1, 1), d=(1, 1), lo=(0, 0), layout="ncx"),
     "one element": problem_of(x=(1, 1), y=(1, 1), r=(1, 1), s=(1, 1), d=(1, 1), lo=(0, 0)),
 }
 
@@ -125,6 +132,45 @@ def test_phases_of_a_stride_become_channels(name):
     assert (simple.x_strides[2], simple.x_strides[-1]) == (step, stride * step)
     assert elements(simple, "x") == elements(problem, "x")
     assert simplify(replace(problem, bias=True, bias_stride=3)).bias_stride == 0  # there is one number
+
+
+@pytest.mark.parametrize("unknown", "xw")
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("merged")])
+def test_taps_of_windows_side_by_side_become_channels(name, unknown):
+    problem = replace(CASES[name], unknown=Unknown(unknown))
+    simple = simplify(problem)
+
+    assert simple.merged_taps > 1
+    assert simple.x_channels == simple.merged_taps * problem.x_channels
+    assert np.prod(simple.taps) * simple.merged_taps == np.prod(problem.taps)
+    assert elements(simple, "x") == elements(problem, "x")
+    assert channels_in_turn(simple) == channels_in_turn(problem)
+    assert simplify(replace(problem, unknown=Unknown.Y)).merged_taps == 1  # it would be another order of a sum
+
+
+SIDE_BY_SIDE = problem_of(c=1, x=(12,), y=(4,), r=(3,), s=(3,))
+APART = {
+    "elements left over": replace(SIDE_BY_SIDE, x_extent=(13,)),
+    "pads": replace(SIDE_BY_SIDE, pad_low=(1,)),
+    "windows that overlap": replace(SIDE_BY_SIDE, stride=(2,), x_extent=(9,)),
+    "dilated": problem_of(c=1, x=(5,), y=(1,), r=(3,), d=(2,)),
+    "channels and taps that do not follow each other": problem_of(c=2, x=(12,), y=(4,), r=(3,), s=(3,)),
+    "sums per channel": replace(SIDE_BY_SIDE, unknown=Unknown.W, bias_gradient="x"),
+    "a bias per channel": replace(
+        problem_of(x=(5,), y=(1,), r=(5,), layout="ncx"), unknown=Unknown.X, bias=True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", APART.values(), ids=APART)
+def test_other_taps_stay_taps(problem):
+    unknown = problem.unknown if problem.unknown is not Unknown.Y else Unknown.X
+    assert simplify(replace(problem, unknown=unknown)).merged_taps == 1
+
+
+def test_groups_keep_their_taps_where_they_fill_vectors():
+    problem = replace(SIDE_BY_SIDE, unknown=Unknown.X, groups=32, x_strides=(384, 1, 1, 32), y_strides=(512, 4, 1, 128))
+    assert simplify(problem).merged_taps == 1
 
 
 UNFIT = {

@@ -29,6 +29,9 @@ GEOMETRIES = {
     "a line": (1, 1, 96, 16, (700,), 11, 1, 1, 5),
     "a line of one channel, in phases": (1, 1, 1, 48, (705,), 10, 5, 1, 0),
     "an image of one channel, in phases": (2, 1, 1, 20, (20, 45), 6, 3, 1, 3),
+    "windows side by side": (1, 1, 1, 48, (24, 30), 3, 3, 1, 0),
+    "windows of few outputs side by side": (2, 1, 1, 24, (60,), 5, 5, 1, 0),
+    "groups of windows side by side": (1, 2, 2, 6, (96,), 16, 16, 1, 0),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
 

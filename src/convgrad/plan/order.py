@@ -25,8 +25,8 @@ def channels_in_turn(p: ConvProblem) -> int:
     Of everything that is packed at a time runs are the least, so they are short where taps are many or far apart, or
     few results are made of them, and a single channel where taps are worth writing out.
     """
-    given, solved = (p.x_channels, p.y_channels) if p.unknown is Unknown.Y else (p.y_channels, p.x_channels)
-    taps = prod(p.taps)
+    x_channels, taps = p.x_channels // p.merged_taps, prod(p.taps) * p.merged_taps
+    given, solved = (x_channels, p.y_channels) if p.unknown is Unknown.Y else (p.y_channels, x_channels)
     far = given > LONG_RUN and any(r > 1 < d for r, d in zip(p.taps, p.dilation, strict=True))
     most = RUN_FOR_FEW if solved < FEW_OUTPUTS else SHORT_RUN if far or taps > FEW_TAPS else LONG_RUN
     if taps == 1 or (given <= FEW_CHANNELS and (p.groups > 1 or solved < FEW_OUTPUTS)):

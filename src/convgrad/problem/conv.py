@@ -57,6 +57,7 @@ class ConvProblem:
     bias_gradient: str = ""  # with W: x or y, whose sums per channel, over all else, are a second result, at bias
     accumulate: bool = False  # add to what the unknown, and the bias gradient, hold already
     fpmath_mode: str = "strict"  # of f32: how far products may be rounded, in oneDNN's words
+    merged_taps: int = 1  # that became channels of x; the order of sums is that of the problem before
 
     @property
     def rank(self) -> int:

@@ -6,11 +6,13 @@ Nothing is copied or moved; only extents and strides change.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PHASES = 8  # of a stride that become channels: still few outputs in the words of plan.order, so sums keep theirs
 LEAST_CHANNELS = 4  # that are summed, from where on phases are worth it
+LEAST_MERGED = 16  # channels of a group, which make up for groups that are no longer taken together
 FAR_APART = 2  # strides per span of a window from which elements between windows are not worth packing
 
 
@@ -36,7 +38,7 @@ def simplify(problem: ConvProblem) -> ConvProblem:
     """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis."""
     if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
         return problem
-    problem = _phases_as_channels(problem)
+    problem = _phases_as_channels(_taps_as_channels(problem))
     axes = _axes(problem)
     if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
         axes = [piece for axis in axes for piece in _without_stride(axis)]
@@ -47,6 +49,49 @@ def simplify(problem: ConvProblem) -> ConvProblem:
         axes[0] = replace(first, x=batch * first.x, y=batch * first.y)
         batch, x_step, y_step = 1, 0, 0
     return _problem(problem, axes, batch, x_step, y_step)
+
+
+def _taps_as_channels(p: ConvProblem) -> ConvProblem:
+    """Not solving for y: taps of windows that lie side by side and fill an axis of x, as channels of the windows' grid.
+
+    Every element of x then meets one window, at one tap. With one window it is what a fully connected layer is.
+    """
+    if p.unknown is Unknown.Y or p.bias_gradient == "x" or (p.bias and p.groups * p.x_channels > 1):
+        return p
+    if p.groups >= LEAST_MERGED and abs(p.x_strides[1]) <= max(map(abs, p.x_strides[3:])):  # they fill vectors
+        return p
+    merged = p
+    for n in reversed(range(p.rank)):
+        merged = _with_taps_merged(merged, n)
+    sums_of_taps = p.unknown is Unknown.X and prod(merged.taps) > 1
+    return p if p.groups > 1 and (sums_of_taps or merged.x_channels < LEAST_MERGED) else merged
+
+
+def _with_taps_merged(p: ConvProblem, n: int) -> ConvProblem:
+    taps, x_step, w_step = p.taps[n], p.x_strides[3 + n], p.w_strides[3 + n]
+    side_by_side = p.stride[n] == taps or p.y_extent[n] == 1
+    if taps == 1 or not side_by_side or (p.dilation[n], p.pad_low[n], p.x_extent[n]) != (1, 0, taps * p.y_extent[n]):
+        return p
+    steps = p.x_strides[2], p.w_strides[2]
+    if steps == (taps * x_step, taps * w_step) or p.x_channels == 1:
+        steps = x_step, w_step
+    elif (x_step, w_step) != (p.x_channels * steps[0], p.x_channels * steps[1]):
+        return p
+
+    def changed(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
+        return (*values[:place], value, *values[place + 1 :])
+
+    return replace(
+        p,
+        x_channels=taps * p.x_channels,
+        merged_taps=taps * p.merged_taps,
+        x_extent=changed(p.x_extent, n, p.y_extent[n]),
+        taps=changed(p.taps, n, 1),
+        stride=changed(p.stride, n, 1),
+        x_strides=changed(changed(p.x_strides, 3 + n, taps * x_step), 2, steps[0]),
+        w_strides=changed(changed(p.w_strides, 3 + n, 0), 2, steps[1]),
+        bias_stride=0,
+    )
 
 
 def _phases_as_channels(p: ConvProblem) -> ConvProblem:
