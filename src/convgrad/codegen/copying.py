@@ -135,7 +135,7 @@ class Copy:
             self.store(b, value, self.dst_at(b, dst, q), count)
 
         def stream(value: Value, q: Index, count: Value | None) -> None:
-            if count is None and (isinstance(q, Value) or q % lanes == 0):  # not the last ones, which begin early
+            if count is None and (isinstance(q, Value) or q % lanes == 0):  # else of those that begin early
                 self.isa.stream(b, value, self.dst_at(b, dst, q))
             else:
                 store(value, q, count)
