@@ -225,10 +225,11 @@ class Copy:
         def all_whole() -> None:
             b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="vector")
 
+        def all_streamed() -> None:
+            b.loop(0, whole, streamed, step=lanes, name="stream")
+
         if self.streams:
-            b.either(
-                self.isa.is_aligned(b, dst), lambda: b.loop(0, whole, streamed, step=lanes, name="stream"), all_whole
-            )
+            b.either(self.isa.is_aligned(b, dst), all_streamed, all_whole)
         else:
             all_whole()
         rest = b.sub(dim.extent, whole)

@@ -98,7 +98,7 @@ def _emit_groups(
     if rest == 0:
         return
     if again and isinstance(run, int) and run >= group and rest % planes == 0:
-        vectors(run - group, None, None, run - rest)
+        vectors(run - group, None, None, run // group * group)
         return
 
     def tail() -> None:
