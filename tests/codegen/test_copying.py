@@ -1,6 +1,8 @@
 """Copies of boxes between any strides and types against NumPy; nothing outside the box is touched."""
 
+from dataclasses import replace
 from math import prod
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -273,6 +275,46 @@ def test_phases_are_joined_to_an_axis(isa, case):
 
     run_copy(isa, source, target, (rows, run), (True, case["known"]), emit)
     assert_copied(target, expected)
+
+
+# --- past the caches
+
+LINE_STEP = 144  # from row to row: a multiple of every vector, so that all rows begin with one or none does
+
+
+@each_isa
+@pytest.mark.parametrize("beside", [0, 1], ids=["", "unaligned"])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("run", [16, 37, 48, 84, 128, 132])
+def test_whole_lines_past_the_caches_and_parts_of_lines(run, known, beside, isa):
+    """Of vectors, of squares, and of phases: where a row of the target ends, and where it is no line at all."""
+    rows = 19
+    copy = replace(copy_of(isa, "f32", "f32"), past_caches=True)
+    room = StridedArray((rows, run + beside), (LINE_STEP, 1), np.float32, low=True)
+    target = SimpleNamespace(address=room.address + 4 * beside, view=room.view[:, beside:])
+    expected = whole_numbers((rows, run), "f32")
+
+    def move(source, emit):
+        room.view[...] = 0
+        run_copy(isa, source, target, (rows, run), (known, known), emit)
+        np.testing.assert_array_equal(target.view, expected)
+        assert not room.view[:, :beside].any()
+        assert room.only_elements_changed()
+
+    for strides in [(run + 3, 1), (1, rows + 2)]:
+        source = StridedArray((rows, run), strides, np.float32)
+        source.view[...] = expected
+        move(source, box_copy(copy, strides, (LINE_STEP, 1)))
+    for planes in (2, 3):
+        pitch, q = -(-run // planes), np.arange(run)
+        source = StridedArray((rows, planes * pitch), (planes * pitch, 1), np.float32)
+        source.view[:, q % planes * pitch + q // planes] = expected
+
+        def emit(b, src, dst, extents, planes=planes, pitch=pitch):
+            outer = [Dim(extents[0], planes * pitch, LINE_STEP)]
+            copy.emit_phases(b, src, dst, outer, Dim(extents[1], 1, 1), planes, pitch)
+
+        move(source, emit)
 
 
 # --- zeros

@@ -1,11 +1,18 @@
-"""Large weights that are stored past the caches: where they can be, fenced, and the same numbers wherever they lie."""
+"""Large results that are stored past the caches: where they can be, fenced, and the same numbers wherever they lie."""
+
+from math import prod
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import convgrad
-from codegen.test_kernels import KINDS
+import convgrad.plan.data
+from codegen.emitted import HOST_ISAS, run_here
+from codegen.random_problems import check, solve
+from codegen.test_kernels import KINDS, SAME, X, Y, problem_of
 from convgrad.codegen.lower import lower
+from convgrad.dtypes import SIZES
 from convgrad.plan.choose import choose
 from convgrad.plan.machine import machine_for
 
@@ -43,3 +50,73 @@ def test_weights_are_the_same_wherever_they_lie(offset):
     np.testing.assert_array_equal(out[0], src[0].T @ diff_dst[0])
     assert np.isnan(room[:start]).all()
     assert np.isnan(room[start + 500 * 2112 :]).all()
+
+
+# --- outputs
+
+OUTPUTS = {  # by how lines are written
+    "tiles": problem_of(Y, (3, 41), (3, 41), (1, 1), channels=(19, 80), layout="NXC"),
+    "tiles in phases": problem_of(X, (6, 26), (3, 13), (2, 2), channels=(64, 19), stride=2, layout="NXC"),
+    "tiles across groups": problem_of(Y, (9, 57), (9, 57), (3, 3), channels=(1, 1), groups=48, layout="NXC", **SAME),
+    "vectors": problem_of(Y, (7, 7), (7, 7), (3, 3), channels=(600, 32), layout="NXC", **SAME),
+    "squares": problem_of(Y, (9, 32), (9, 32), (3, 3), channels=(64, 64), **SAME),
+    "squares in phases": problem_of(X, (12, 32), (6, 16), (4, 4), channels=(40, 33), stride=2, low=1),
+    "parts of squares": problem_of(Y, (6, 16), (6, 16), (3, 3), channels=(33, 60), **SAME),
+    "phases": problem_of(X, (20, 64), (10, 32), (3, 3), channels=(5, 24), stride=2, low=1),
+    "phases, the last ones early": problem_of(X, (20, 80), (10, 40), (3, 3), channels=(5, 24), stride=2, low=1),
+    "many phases": problem_of(X, (16, 272), (2, 34), (8, 8), channels=(17, 20), stride=8),
+}
+
+
+@pytest.fixture
+def any_size_is_large(monkeypatch):
+    monkeypatch.setattr(convgrad.plan.data, "PAST_CACHES_BYTES", 1)
+
+
+@pytest.mark.usefixtures("any_size_is_large")
+@pytest.mark.parametrize("problem", OUTPUTS.values(), ids=OUTPUTS)
+def test_stores_of_outputs_are_fenced(problem):
+    ir = ir_of(problem, "avx512")
+    assert "!nontemporal" in ir
+    assert ir.index("!nontemporal") < ir.index("sfence")
+    assert "!nontemporal" not in ir_of(problem, "portable") + ir_of(problem, "neon")
+
+
+def test_small_outputs_stay_in_caches():
+    for problem in OUTPUTS.values():
+        assert "!nontemporal" not in ir_of(problem, "avx512")
+    large = problem_of(Y, (1, 13000), (1, 13000), (1, 1), channels=(3, 64), layout="NXC")
+    assert SIZES["f32"] * prod(large.shapes["y"]) > convgrad.plan.data.PAST_CACHES_BYTES
+    assert "!nontemporal" in ir_of(large, "avx512")
+
+
+@pytest.mark.usefixtures("any_size_is_large")
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("problem", OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_past_the_caches_are_exact(problem, isa):
+    check(problem, isa)
+    check(problem, isa, alter=1, low=True)
+
+
+@pytest.mark.usefixtures("any_size_is_large")
+@pytest.mark.parametrize("offset", [0, 1, 8])
+@pytest.mark.parametrize("problem", OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_are_the_same_wherever_they_lie(problem, offset):
+    """Aligned to less than a cache line they are stored as usual."""
+    rng, unknown = np.random.default_rng(offset), problem.unknown.value
+    arrays, views = {}, {}
+    for name, shape in problem.shapes.items():
+        room = np.full(prod(shape) + 64, np.nan, np.float32)
+        start = (-room.ctypes.data // 4) % 16 + (offset if name == unknown else 0)
+        steps = [4 * step for step in problem.strides[name]]
+        views[name] = np.ndarray(shape, np.float32, room, 4 * start, steps)
+        arrays[name] = SimpleNamespace(address=room.ctypes.data + 4 * start, room=room, start=start)
+        if name != unknown:
+            views[name][...] = rng.integers(-2, 3, shape)
+    exact = solve(problem, **{name: None if name == unknown else views[name].astype(float) for name in "xwy"})
+    machine = machine_for(HOST_ISAS[-1])
+    run_here(lower(choose(problem, machine)), machine, [*(arrays[name] for name in "xwy"), None])
+    np.testing.assert_array_equal(views[unknown], exact)
+    room, start = arrays[unknown].room, arrays[unknown].start
+    assert np.isnan(room[:start]).all()
+    assert np.isnan(room[start + exact.size :]).all()

@@ -34,6 +34,7 @@ class Copy:
     dst_dtype: str
     accumulate: bool = False
     pieces: Pieces | None = None
+    past_caches: bool = False  # whole lines of dst go to memory at once; see `Isa.end_streams`
     source_order: bool = False  # visit src from one end to the other, rather than dst
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
@@ -86,6 +87,11 @@ class Copy:
 
         b.loop(0, planes, plane, name="plane")
 
+    @property
+    def streams(self) -> bool:
+        """Whether `past_caches` is something that this instruction set does."""
+        return self.past_caches and self.isa.streams
+
     # --- loops
 
     def _in_order(self, dims: Sequence[Dim]) -> list[Dim]:
@@ -128,8 +134,20 @@ class Copy:
         def store(value: Value, q: Index, count: Value | None) -> None:
             self.store(b, value, self.dst_at(b, dst, q), count)
 
+        def stream(value: Value, q: Index, count: Value | None) -> None:
+            if count is None and (isinstance(q, Value) or q % lanes == 0):  # else of those that begin early
+                self.isa.stream(b, value, self.dst_at(b, dst, q))
+            else:
+                store(value, q, count)
+
+        def emit(to: Callable[[Value, Index, Value | None], None]) -> None:
+            emit_interleave(b, self.isa, lanes, planes, run, load, to, scalar, again=not self.accumulate)
+
         lanes = self.isa.lanes(self.compute)
-        emit_interleave(b, self.isa, lanes, planes, run, load, store, scalar, again=not self.accumulate)
+        if self.streams:
+            b.either(self.isa.is_aligned(b, dst), lambda: emit(stream), lambda: emit(store))
+        else:
+            emit(store)
 
     def deinterleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
         """dst[(q mod planes) · plane_step + q div planes] = src[q] for q < run."""
@@ -201,7 +219,19 @@ class Copy:
             value = self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes, count)
             self.store(b, value, self.dst_at(b, dst, i), count)
 
-        b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="vector")
+        def streamed(i: Index, _: object) -> None:
+            self.isa.stream(b, self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes), self.dst_at(b, dst, i))
+
+        def all_whole() -> None:
+            b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="vector")
+
+        def all_streamed() -> None:
+            b.loop(0, whole, streamed, step=lanes, name="stream")
+
+        if self.streams:
+            b.either(self.isa.is_aligned(b, dst), all_streamed, all_whole)
+        else:
+            all_whole()
         rest = b.sub(dim.extent, whole)
         if rest == 0:
             return

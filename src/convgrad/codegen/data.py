@@ -206,6 +206,11 @@ class DataStages:
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task that computes outputs."""
+        self._task(b, at, task)
+        if self.plan.past_caches and self.isa.streams:
+            self.isa.end_streams(b)
+
+    def _task(self, b: Builder, at: Places, task: Value) -> None:
         plan = self.plan
         self.ahead = DataAhead(b, plan) if plan.fetches_slab or plan.fetches_weights else None
         *blocks, self.group, share = b.split(task, plan.grid)
@@ -382,8 +387,9 @@ class DataStages:
         target = b.add(target, lane_origin(plan, b, self.group, block, *steps))
         dims += [Dim(n, src * channel_step, dst) for n, src, dst in lane_dims(plan, block, b, *steps)]
         copy = Copy(
-            isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
-        )
+            isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
+            accumulate=p.accumulate, past_caches=plan.past_caches,
+        )  # fmt: skip
         output = b.at(at.of(self.output), target, STORAGE[p.out_dtype])
         if plan.pixels and plan.axes[-1].out_step > 1:
             inner = dims.pop(len(plan.axes) - 1)

@@ -27,7 +27,7 @@ def emit_deinterleave(
     `load(q, count)` reads a vector of the run, `store(vector, plane, position, count)` writes one of a plane.
     """
 
-    def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
+    def vectors(q: Index, in_run: Counts, in_plane: Counts, _: int = 0) -> None:
         parts = [load(b.add(q, i * lanes), in_run[i] if in_run else None) for i in range(planes)]
         for plane, value in enumerate(_dealt(b, isa, parts)):
             store(value, plane, b.floor_div(q, planes), in_plane[plane] if in_plane else None)
@@ -45,10 +45,12 @@ def emit_interleave(
     `load(plane, position, count)` reads a vector of a plane, `store(vector, q, count)` writes one of the run.
     """
 
-    def vectors(q: Index, in_run: Counts, in_plane: Counts) -> None:
+    def vectors(q: Index, in_run: Counts, in_plane: Counts, done: int = 0) -> None:
         position = b.floor_div(q, planes)
         parts = [load(plane, position, in_plane[plane] if in_plane else None) for plane in range(planes)]
         for i, value in enumerate(_gathered(b, isa, parts)):
+            if isinstance(q, int) and q + (i + 1) * lanes <= done:
+                continue
             store(value, b.add(q, i * lanes), in_run[i] if in_run else None)
 
     _emit_groups(b, isa, lanes, planes, run, vectors, scalar, again=again)
@@ -80,10 +82,12 @@ def load_every(
 
 
 def _emit_groups(
-    b: Builder, isa: Isa, lanes: int, planes: int, run: Index, vectors: Callable[[Index, Counts, Counts], None],
+    b: Builder, isa: Isa, lanes: int, planes: int, run: Index, vectors: Callable[..., None],
     scalar: Scalar, *, again: bool = True,
 ) -> None:  # fmt: skip
     """A vector of every plane at a time; what is left under masks or, where there are none, one by one.
+
+    `vectors(q, lanes in the run, lanes in planes)` moves them; besides it is told how much of the run is done already.
 
     If `again`, the last group begins early, some numbers being moved twice, where it ends with the run.
     """
@@ -94,7 +98,7 @@ def _emit_groups(
     if rest == 0:
         return
     if again and isinstance(run, int) and run >= group and rest % planes == 0:
-        vectors(run - group, None, None)
+        vectors(run - group, None, None, run // group * group)
         return
 
     def tail() -> None:

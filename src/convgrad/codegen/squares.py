@@ -111,7 +111,7 @@ class Squares:
     def _function(self, b: Builder, skip: int, full: bool) -> str:
         """The name of the function of squares, of full ones only or of any, which is written if there is none yet."""
         copy, lanes = self.copy, self.lanes
-        how = "added" if copy.accumulate else "stored"
+        how = "added" if copy.accumulate else "streamed" if copy.streams else "stored"
         name = f"turn.{copy.compute}.{copy.src_dtype}.{copy.dst_dtype}.{how}.{'full' if full else 'any'}"
         name += f".{skip}" if skip > 1 else ""
         if name not in b.module.notes:
@@ -243,9 +243,21 @@ class Squares:
         if self.copy.pieces is not None:
             self._store_from_room(b, square, values, None, self.lanes, room)
             return
-        lines = self._lines(b, square.dst, square.dst_step, STORAGE[self.copy.dst_dtype])
-        for value, line in zip(values, lines, strict=True):
-            self.copy.store(b, value, line)
+        copy, lines = self.copy, self._lines(b, square.dst, square.dst_step, STORAGE[self.copy.dst_dtype])
+
+        def store() -> None:
+            for value, line in zip(values, lines, strict=True):
+                copy.store(b, value, line)
+
+        def stream() -> None:
+            for value, line in zip(values, lines, strict=True):
+                copy.isa.stream(b, value, line)
+
+        if copy.streams:
+            following = copy.dst_at(b, square.dst, square.dst_step)
+            b.either(copy.isa.is_aligned(b, square.dst, following), stream, store)
+        else:
+            store()
 
     def _store_part(self, b: Builder, square: Square, values: list[Value], room: Value | None) -> None:
         rows, columns = index(square.rows), square.columns

@@ -77,7 +77,7 @@ class Sweep:
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan),
             in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
-            unroll=_written_out(plan), **of_slab,
+            unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]), **of_slab,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -305,6 +305,12 @@ def _written_out(plan: DataPlan) -> int:
     if not few or plan.i_blocks > 1:
         return 1
     return min(4, plan.in_channels) if plan.separate_taps else plan.in_channels
+
+
+def _past_caches(plan: DataPlan, places: list[int]) -> bool:
+    """Whether the vectors of a tile are whole cache lines of the output if the first one is."""
+    whole = all(place % plan.lanes == 0 for place in places)
+    return plan.writes_in_place and plan.past_caches and ISAS[plan.isa].streams and whole
 
 
 def _ahead(plan: DataPlan) -> int:

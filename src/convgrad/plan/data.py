@@ -16,6 +16,7 @@ FEW_ROWS = 6  # of a tile, for which vectors along outputs are loaded again and 
 FEW_VECTORS, FEW_SUMS = 4, 12  # below which short loops cost more than the loads
 MOST_PARTS = 8  # taps that are summed in loops of their own
 MOST_PARTED_PHASES = 4
+PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 
 
@@ -318,6 +319,21 @@ class DataPlan:
         """Tasks: blocks per axis, groups, shares of the lane blocks."""
         per_axis = (-(-axis.count // block) for axis, block in zip(self.axes, self.block, strict=True))
         return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
+
+    @property
+    def past_caches(self) -> bool:
+        """Whether whole cache lines of the output go to memory at once, where the instruction set can.
+
+        Not those that tiles along outputs write in place: a line or two of every channel, planes apart.
+        """
+        p = self.problem
+        solved = "y" if self.solves_y else "x"
+        lines = self.lanes * SIZES[self.compute] == LINE and p.out_dtype == self.compute
+        if not lines or p.accumulate or (self.pixels and self.writes_in_place):
+            return False
+        batch, _, channel, *spatial = p.strides[solved]
+        aligned = all(step == 1 or step % self.lanes == 0 for step in (batch, channel, *spatial))
+        return aligned and SIZES[p.out_dtype] * prod(p.shapes[solved]) >= PAST_CACHES_BYTES
 
     @property
     def fetches_slab(self) -> bool:

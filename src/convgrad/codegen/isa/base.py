@@ -78,9 +78,12 @@ class Isa:
         """Store a whole vector, of the arithmetic type, where addresses are multiples of its length."""
         b.store_past_caches(vector, address, self.vector_bytes)
 
-    def is_aligned(self, b: Builder, address: Value) -> Value:
-        """Whether an address is a multiple of the length of a vector."""
-        number = b.cast("ptrtoint", address, "i64")
+    def is_aligned(self, b: Builder, *addresses: Value) -> Value:
+        """Whether addresses are multiples of the length of a vector."""
+        first, *others = (b.cast("ptrtoint", address, "i64") for address in addresses)
+        number = first
+        for other in others:
+            number = b.emit("i64", f"or {number}, {other.text}")
         return b.compare("eq", b.emit("i64", f"and {number}, {self.vector_bytes - 1}"), 0)
 
     def end_streams(self, b: Builder) -> None:

@@ -94,6 +94,9 @@ class Tile:
     b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_slide`
     slid: frozenset[int] = frozenset()  # offsets, modulo a vector, at which vectors are made of two neighbours
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
+    past_caches: bool = (
+        False  # C goes to memory at once where it begins with a cache line, as all of its vectors then do
+    )
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -105,7 +108,11 @@ class Tile:
         Lines of `walks` are asked for on the way.
         """
         first = self.load(b, c) if first is None else first
-        self.store(b, c, self.sum(b, a, x, first, reductions, taps, walks))
+        tile = self.sum(b, a, x, first, reductions, taps, walks)
+        if self.past_caches:
+            b.either(self.isa.is_aligned(b, c), lambda: self.stream(b, c, tile), lambda: self.store(b, c, tile))
+        else:
+            self.store(b, c, tile)
 
     def sum(
         self, b: Builder, a: Value, x: Value, first: Sequence[Value], reductions: Sequence[Reduction],
