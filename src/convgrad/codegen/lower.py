@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from convgrad.codegen.data import lower_data
+from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_weights import lower_matrix_weights
@@ -13,6 +14,7 @@ from convgrad.codegen.weights import lower_weights
 from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
+from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -24,6 +26,7 @@ from convgrad.plan.window_lanes import WindowLanesPlan
 LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds of plans, special ones first
     (MatrixDataPlan, lower_matrix_data),
     (MatrixWeightsPlan, lower_matrix_weights),
+    (FlatDataPlan, lower_flat_data),
     (FoldedPlan, lower_folded),
     (WindowLanesPlan, lower_window_lanes),
     (PlaneDataPlan, lower_plane_data),

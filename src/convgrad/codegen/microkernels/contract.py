@@ -19,11 +19,12 @@ Sums = dict[tuple[int, int], Value]  # of row and column
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One step of a sum that only some rows of a tile take part in, and where it finds A and B."""
+    """One step of a sum that only some rows of a tile take part in, and where it finds A and B; see `Tile.b_masks`."""
 
     a: int
     b: int
     rows: tuple[int, ...]
+    b_masks: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Reduction:
 
     With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
     `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
+    `b_masks` gives those of a step, see `Tile.b_masks`.
     """
 
     start: Index
@@ -40,6 +42,7 @@ class Reduction:
     b_step: int | Value
     pace: int = 0
     parts: tuple[Part, ...] = ()
+    b_masks: Callable[[Builder, Index], tuple[Value, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Tile:
     b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_slide`
     slid: frozenset[int] = frozenset()  # offsets, modulo a vector, at which vectors are made of two neighbours
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
+    b_masks: tuple[Value, ...] = ()  # a bit per lane, per column: others of B are not read, and are zero
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -167,7 +171,8 @@ class Tile:
                 b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
-            return self._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
+            some = self if axis.b_masks is None else self._masked(b, axis.b_masks(b, i))
+            return some._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
@@ -179,12 +184,19 @@ class Tile:
         columns = range(len(self.columns))
         for part in reductions[0].parts:
             rows, c_rows = (tuple(of[r] for r in part.rows) for of in (self.rows, self.c_rows))
-            some = replace(self, rows=rows, c_rows=c_rows)
+            some = replace(self._masked(b, part.b_masks), rows=rows, c_rows=c_rows)
             sums = {(n, v): tile[r, v] for n, r in enumerate(part.rows) for v in columns}
             there, moved = self._at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
             sums = some._reduce(b, there, x, sums, reductions[1:], moved, walks, done)
             tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
         return tile
+
+    def _masked(self, b: Builder, masks: tuple[Value, ...]) -> Tile:
+        """The tile that reads only those lanes of B that these masks hold, too."""
+        if not masks:
+            return self
+        both = zip(self.b_masks, masks, strict=True)
+        return replace(self, b_masks=tuple(b.binary("and", x, y) for x, y in both) if self.b_masks else masks)
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
@@ -262,8 +274,10 @@ class Tile:
             address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
-            return self.isa.load(b, b_dtype, address, lanes)
+            return self.isa.load(b, b_dtype, address, lanes, mask=masks.get(offset))
 
+        products = self._products(taps) if self.b_masks else ()
+        masks = {product[1]: self.b_masks[product[3]] for product in products}
         get_a, get_b = cache(of_a), cache(of_b)
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = self._shared(taps)
@@ -374,4 +388,9 @@ def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[in
 
 
 def _known(axis: Reduction) -> bool:
-    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0 and not axis.parts
+    return (
+        isinstance(axis.stop, int)
+        and isinstance(axis.b_step, int)
+        and axis.start == 0
+        and not (axis.parts or axis.b_masks)
+    )
