@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder, Index, Module, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
-from convgrad.codegen.microkernels.contract import Part, Reduction, Tile
+from convgrad.codegen.microkernels.contract import Masks, Part, Reduction, Tile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.sweep import Spot, Sweep, paces
 from convgrad.plan.costs import LINE
 from convgrad.plan.flat_data import FlatDataPlan, shifts
-
-Masks = Callable[[Builder, Index], tuple[Value, ...]]
 
 AHEAD = 512  # numbers, of what a tile reads last, that are asked for meanwhile
 
@@ -91,7 +89,9 @@ class FlatSweep(Sweep):
 
         b.loop(first, last, tile, step=plan.run, name="tile")
 
-    def _emit(self, spot: Spot, p: Index, column_sums: list[Reduction], masks: Masks | None) -> None:
+    def _emit(
+        self, spot: Spot, p: Index, column_sums: list[Reduction], masks: Callable[[Builder, Index], Masks] | None
+    ) -> None:
         """The tile at output p of the plane."""
         b, plan, kind = self.b, self.plan, STORAGE[self.plan.compute]
         (phase,) = plan.rows.phases
@@ -139,7 +139,7 @@ class FlatSweep(Sweep):
         )  # fmt: skip
         return [Reduction(0, len(parts), 0, 0, parts=parts)]
 
-    def _column_masks(self, column: Index, shift: int) -> tuple[Value, ...]:
+    def _column_masks(self, column: Index, shift: int) -> Masks:
         """Per vector of a tile that begins in a column: lanes that are in the image after a shift."""
         b, plan = self.b, self.plan
         if shift == 0:
@@ -154,7 +154,7 @@ class FlatSweep(Sweep):
         places = (b.add(column, v) for v in range(0, plan.run, plan.lanes))
         return tuple(b.load(kind, b.at(masks, place, kind), size) for place in places)
 
-    def _row_masks(self, p: Index, t: Index) -> tuple[Value, ...]:
+    def _row_masks(self, p: Index, t: Index) -> Masks:
         """Per vector of the tile at p: lanes that are in the image at tap t of the rows."""
         b, plan, kind = self.b, self.plan, f"i{self.plan.lanes}"
         (phase,) = plan.rows.phases

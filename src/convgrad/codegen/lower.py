@@ -5,6 +5,7 @@ from collections.abc import Callable
 from convgrad.codegen.data import lower_data
 from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
+from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_weights import lower_matrix_weights
 from convgrad.codegen.module import KernelModule
@@ -16,6 +17,7 @@ from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_data import PlaneDataPlan
@@ -28,6 +30,7 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (MatrixWeightsPlan, lower_matrix_weights),
     (FlatDataPlan, lower_flat_data),
     (FoldedPlan, lower_folded),
+    (InPlaceWeightsPlan, lower_in_place_weights),
     (WindowLanesPlan, lower_window_lanes),
     (PlaneDataPlan, lower_plane_data),
     (PlaneWeightsPlan, lower_plane_weights),

@@ -15,6 +15,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
+Masks = tuple[Value | None, ...]  # integers of a bit per lane; None, or no masks at all: all lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Part:
     a: int
     b: int
     rows: tuple[int, ...]
-    b_masks: tuple[Value, ...] = ()
+    b_masks: Masks = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Reduction:
 
     With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
     `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
-    `b_masks` gives those of a step, see `Tile.b_masks`.
+    `a_masks` and `b_masks` give those of a step, see `Tile`.
     """
 
     start: Index
@@ -42,7 +43,8 @@ class Reduction:
     b_step: int | Value
     pace: int = 0
     parts: tuple[Part, ...] = ()
-    b_masks: Callable[[Builder, Index], tuple[Value, ...]] | None = None
+    a_masks: Callable[[Builder, Index], Masks] | None = None
+    b_masks: Callable[[Builder, Index], Masks] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,8 @@ class Tile:
     b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_slide`
     slid: frozenset[int] = frozenset()  # offsets, modulo a vector, at which vectors are made of two neighbours
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
-    b_masks: tuple[Value, ...] = ()  # a bit per lane, per column: others of B are not read, and are zero
+    a_masks: Masks = ()  # a bit per lane, per row, where A is vectors: other lanes are not read, and are zero
+    b_masks: Masks = ()  # likewise of B, per column
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -171,7 +174,7 @@ class Tile:
                 b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
-            some = self if axis.b_masks is None else self._masked(b, axis.b_masks(b, i))
+            some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
             return some._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
@@ -184,19 +187,20 @@ class Tile:
         columns = range(len(self.columns))
         for part in reductions[0].parts:
             rows, c_rows = (tuple(of[r] for r in part.rows) for of in (self.rows, self.c_rows))
-            some = replace(self._masked(b, part.b_masks), rows=rows, c_rows=c_rows)
+            some = replace(self._masked(b, (), part.b_masks), rows=rows, c_rows=c_rows)
             sums = {(n, v): tile[r, v] for n, r in enumerate(part.rows) for v in columns}
             there, moved = self._at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
             sums = some._reduce(b, there, x, sums, reductions[1:], moved, walks, done)
             tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
         return tile
 
-    def _masked(self, b: Builder, masks: tuple[Value, ...]) -> Tile:
-        """The tile that reads only those lanes of B that these masks hold, too."""
-        if not masks:
+    def _masked(self, b: Builder, a_masks: Masks, b_masks: Masks) -> Tile:
+        """The tile that reads only those lanes that these masks hold, too."""
+        if not (a_masks or b_masks):
             return self
-        both = zip(self.b_masks, masks, strict=True)
-        return replace(self, b_masks=tuple(b.binary("and", x, y) for x, y in both) if self.b_masks else masks)
+        return replace(
+            self, a_masks=_both(b, self.a_masks, a_masks), b_masks=_both(b, self.b_masks, b_masks)
+        )  # fmt: skip
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
@@ -237,14 +241,14 @@ class Tile:
         rest = offset % lanes
         return self.isa.slide(b, whole(offset - rest), whole(offset - rest + lanes), rest)
 
-    def _of_a(self, b: Builder, a: Value, offset: int, number: int) -> Value:
+    def _of_a(self, b: Builder, a: Value, offset: int, number: int, mask: Value | None = None) -> Value:
         """What the lanes of a column meet."""
         lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
         address = self._at_a(b, a, offset)
         if not self.a_vector:
             return self.isa.splat(b, self.isa.load(b, dtype, address), lanes)
         if self.groups is None:
-            return self.isa.load(b, dtype, address, lanes)
+            return self.isa.load(b, dtype, address, lanes, mask=mask)
         wanted = self.groups.sources(lanes, number)
         starts = range(0, self.groups.per_vector(lanes), lanes)
         parts = [self.isa.load(b, dtype, self._at_a(b, address, start), lanes) for start in starts]
@@ -261,7 +265,7 @@ class Tile:
         def of_a(offset: int) -> Value:
             if self.a_vector and offset % lanes in self.slid:
                 return self._slide(b, whole_a, offset)
-            return self._of_a(b, a, offset, number)
+            return self._of_a(b, a, offset, number, a_masks.get(offset))
 
         def of_b(offset: int) -> Value:
             if self.b_aligned and offset % lanes:
@@ -274,10 +278,11 @@ class Tile:
             address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
-            return self.isa.load(b, b_dtype, address, lanes, mask=masks.get(offset))
+            return self.isa.load(b, b_dtype, address, lanes, mask=b_masks.get(offset))
 
-        products = self._products(taps) if self.b_masks else ()
-        masks = {product[1]: self.b_masks[product[3]] for product in products}
+        products = self._products(taps) if self.a_masks or self.b_masks else ()
+        a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in products if self.a_masks}
+        b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in products if self.b_masks}
         get_a, get_b = cache(of_a), cache(of_b)
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = self._shared(taps)
@@ -387,10 +392,18 @@ def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[in
     return order
 
 
+def _both(b: Builder, masks: Masks, others: Masks) -> Masks:
+    """Lanes that two masks hold."""
+    if not (masks and others):
+        return masks or others
+    pairs = zip(masks, others, strict=True)
+    return tuple(x or y if x is None or y is None else b.binary("and", x, y) for x, y in pairs)
+
+
 def _known(axis: Reduction) -> bool:
     return (
         isinstance(axis.stop, int)
         and isinstance(axis.b_step, int)
         and axis.start == 0
-        and not (axis.parts or axis.b_masks)
+        and not (axis.parts or axis.a_masks or axis.b_masks)
     )
