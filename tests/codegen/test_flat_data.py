@@ -36,6 +36,16 @@ def alike_problem(rng, unknown):
     )  # fmt: skip
 
 
+def apart(problem, rng):
+    """The same with windows a stride apart, as many as there may be, or some fewer."""
+    stride = tuple(int(n) for n in rng.integers(1, 5, problem.rank))
+    axes = zip(problem.x_extent, problem.taps, problem.dilation, stride, problem.pad_low, strict=True)
+    windows = tuple(max(1, (x + low - d * (r - 1) - 1) // s + 1 - int(rng.integers(-1, 3))) for x, r, d, s, low in axes)
+    shape = (problem.batch, problem.groups, problem.y_channels, *windows)
+    y_strides = strides_in(range(len(shape)), shape)
+    return replace(problem, stride=stride, y_extent=windows, y_strides=y_strides)
+
+
 def flat_plan(problem):
     """The plan, whether it is the fastest or not; None where it cannot be."""
     machine = machine_for(ISA)
@@ -104,6 +114,6 @@ def test_chosen_where_few_channels_meet_few():
     assert not flat(resnext(8, dtype="bf16", out_dtype="bf16"))
     assert not flat(resnext(8, accumulate=True))
     assert not flat(resnext(8), "avx2")
-    apart = resnext(8)
-    assert not flat(replace(apart, x_strides=(*apart.x_strides[:3], 64, 1)))
+    gaps = resnext(8)
+    assert not flat(replace(gaps, x_strides=(*gaps.x_strides[:3], 64, 1)))
     assert not flat(resnext(8, pad_low=(0, 0), y_extent=(54, 54)))

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.random_problems import check_plan
-from codegen.test_flat_data import ISA, alike_problem, resnext
+from codegen.random_problems import check_plan, strides_in
+from codegen.test_flat_data import ISA, alike_problem, apart, resnext
 from convgrad.plan.choose import choose
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import Unknown
 
 
@@ -21,7 +22,8 @@ def divisor(rng, n, most):
 
 def altered(plan, rng):
     """With the other side moving, and other tiles, blocks, shares and chunks."""
-    plan = replace(plan, lane_side=str(rng.choice(["x", "y"])))
+    if not isinstance(plan, RowWeightsPlan):
+        plan = replace(plan, lane_side=str(rng.choice(["x", "y"])))
     block = list(plan.block)
     if len(plan.flat) == 1:
         block[-1] = int(rng.integers(1, 5)) * plan.lanes
@@ -62,6 +64,44 @@ def test_in_place_weights_exactly(bias_gradient):
     assert moving == {"x", "y"}
 
 
+@pytest.mark.parametrize("bias_gradient", ["", "x", "y"])
+def test_rows_in_place_exactly(bias_gradient):
+    """Windows apart from each other, or of other extents than the image."""
+    tried = 0
+    machine = machine_for(ISA)
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        problem = apart(alike_problem(rng, Unknown.W), rng)
+        problem = replace(problem, bias=False, bias_gradient=bias_gradient, accumulate=bool(rng.integers(2)))
+        found = next(in_place_candidates(problem, machine), None)
+        if found is None or not isinstance(found[1], RowWeightsPlan):
+            continue
+        plan = altered(found[1], rng) if seed % 3 else found[1]
+        plan.validate()
+        try:
+            check_plan(problem, plan, machine, seed, low=bool(seed % 2))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {problem}\n{plan}\n{error}") from None
+        tried += 1
+    assert tried > 35
+
+
+def test_rows_chosen_where_few_channels_meet_few():
+    """With strides; a row that lanes do not fill is left to others."""
+
+    def by_rows(problem):
+        return isinstance(choose(replace(problem, unknown=Unknown.W), machine_for(ISA)), RowWeightsPlan)
+
+    def strided(channels, windows=28):
+        shape = (4, 32, channels, windows, windows)
+        strides = strides_in(range(5), shape)
+        return resnext(channels, stride=(2, 2), y_extent=(windows, windows), y_strides=strides)
+
+    assert by_rows(strided(4))
+    assert by_rows(strided(8))
+    assert not by_rows(strided(32))
+
+
 def test_chosen_where_few_channels_meet_few():
     """Not with many channels, nor where planes are not alike, or numbers are not stored as they are multiplied."""
 
@@ -73,6 +113,6 @@ def test_chosen_where_few_channels_meet_few():
     assert not in_place(resnext(32))
     assert not in_place(resnext(4, dtype="bf16", out_dtype="bf16"))
     assert not in_place(resnext(4), "avx2")
-    apart = resnext(4)
-    assert not in_place(replace(apart, x_strides=(*apart.x_strides[:3], 64, 1)))
+    gaps = resnext(4)
+    assert not in_place(replace(gaps, x_strides=(*gaps.x_strides[:3], 64, 1)))
     assert not in_place(resnext(4, pad_low=(0, 0), y_extent=(54, 54)))

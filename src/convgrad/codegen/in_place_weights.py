@@ -105,14 +105,9 @@ class InPlaceSums(SumsStage):
                 return
 
             def of_tap(r: Index, _: object) -> None:
-                shift = b.sub(b.mul(r, axis.dilation), axis.low)
-                shift = shift if plan.rows_shift else b.sub(0, shift)
-                stop = b.minimum(b.add(start, plan.block[outer]), axis.windows)
-                low = b.maximum(start, b.sub(0, shift))
-                high = b.minimum(stop, b.sub(axis.windows, shift))
-                many = b.mul(b.mul(b.maximum(b.sub(high, low), 0), plan.pitch), met)
-                here = b.add(moved[0], b.mul(b.add(low, shift), plan.pitch)), b.add(moved[1], b.mul(low, plan.pitch))
-                inner_taps(row, b.add(b.mul(tap, axis.taps), r), here, many, 0)
+                many, *places = self._rows_met(b, start, r)
+                here = b.add(moved[0], places[0]), b.add(moved[1], places[1])
+                inner_taps(row, b.add(b.mul(tap, axis.taps), r), here, b.mul(many, met), 0)
 
             b.loop(0, axis.taps, of_tap, name="tap")
 
@@ -140,6 +135,17 @@ class InPlaceSums(SumsStage):
             lambda row, _: taps(0, row, 0, (b.mul(b.add(self.first_row, row), channel_step), 0), 1),
             step=plan.row_channels, name="row",
         )  # fmt: skip
+
+    def _rows_met(self, b: Builder, start: Index, r: Index) -> tuple[Index, Index, Index]:
+        """Windows of the rows of a block that meet the image at tap r, and where both sides have the first of them."""
+        plan, axis = self.plan, self.plan.flat[0]
+        shift = b.sub(b.mul(r, axis.dilation), axis.low)
+        shift = shift if plan.rows_shift else b.sub(0, shift)
+        stop = b.minimum(b.add(start, plan.block[len(plan.outer)]), axis.windows)
+        low = b.maximum(start, b.sub(0, shift))
+        high = b.minimum(stop, b.sub(axis.windows, shift))
+        many = b.mul(b.maximum(b.sub(high, low), 0), plan.pitch)
+        return many, b.mul(b.add(low, shift), plan.pitch), b.mul(low, plan.pitch)
 
     def _sum(
         self, b: Builder, tile: Tile, a: Value, x: Value, start: Sequence[Value], windows: Windows,

@@ -17,6 +17,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
+from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
 from convgrad.plan.window_lanes import WindowLanesPlan
@@ -59,6 +60,8 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
         return "along windows"
     if isinstance(plan, MatrixWeightsPlan):
         return "on matrix tiles"
+    if isinstance(plan, RowWeightsPlan):
+        return "lanes along windows of a row, in place"
     if isinstance(plan, InPlaceWeightsPlan):
         return "lanes along windows, in place"
     if isinstance(plan, WindowLanesPlan):

@@ -15,6 +15,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
+Read = Callable[[Builder, Value, int], Value]  # of an address, at such an offset from where the step begins
 Masks = tuple[Value | None, ...]  # integers of a bit per lane; None, or no masks at all: all lanes
 
 
@@ -101,6 +102,8 @@ class Tile:
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
     a_masks: Masks = ()  # a bit per lane, per row, where A is vectors: other lanes are not read, and are zero
     b_masks: Masks = ()  # likewise of B, per column
+    a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
+    b_read: Read | None = None  # likewise of B
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -245,6 +248,8 @@ class Tile:
         """What the lanes of a column meet."""
         lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
         address = self._at_a(b, a, offset)
+        if self.a_read is not None:
+            return self.a_read(b, address, offset)
         if not self.a_vector:
             return self.isa.splat(b, self.isa.load(b, dtype, address), lanes)
         if self.groups is None:
@@ -276,6 +281,8 @@ class Tile:
 
         def load_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
+            if self.b_read is not None:
+                return self.b_read(b, address, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
             return self.isa.load(b, b_dtype, address, lanes, mask=b_masks.get(offset))
@@ -313,11 +320,13 @@ class Tile:
     def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
         lanes = self.isa.lanes(self.compute)
         a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0
+        places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
+        if self.a_shared and len(self.rows) < len(self.columns):  # the fewer vectors stay in registers meanwhile
+            places.sort(key=lambda place: place[1])
         return [
-            (row + a_tap + v * a_column, column + b_tap, r, v)
+            (self.rows[r] + a_tap + v * a_column, self.columns[v] + b_tap, r, v)
             for a_tap, b_tap in taps
-            for r, row in enumerate(self.rows)
-            for v, column in enumerate(self.columns)
+            for r, v in places
         ]
 
     def _shared(self, taps: Sequence[tuple[int, int]]) -> int | None:
