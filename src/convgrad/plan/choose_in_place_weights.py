@@ -26,7 +26,7 @@ READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from,
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
 IN_PLACE = 0.8  # of the cycles predicted: copies, which others make, take longer than is predicted of them
-TAIL = 50.0  # cycles of a tile for its last, masked vector, and to find its place
+TAIL, ROW_TAIL = 50.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
 MOST_WINDOWS = 1 << 16  # of an only axis, of which masks are a table
@@ -169,7 +169,7 @@ def _row_cycles(plan: RowWeightsPlan) -> float:
     far = FETCH if read <= SLAB_BYTES else 4 * FETCH  # beyond a task's share of L2
     step += far * (rows * plan.axes[-1].stride + plan.vectors) if read > 2 * NEAR_BYTES else 0.0
     steps = p.batch * prod(axis.windows for axis in plan.axes[1:-1]) * plan.vectors_of_row
-    cycles = tiles * (steps * step + blocks * TAIL)
+    cycles = tiles * (steps * step + blocks * ROW_TAIL)
     tasks = plan.chunks * p.groups
     cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
     sums = tiles * rows * plan.vectors
