@@ -25,8 +25,8 @@ MOVED, STILL = (
 READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from, and for one of y of rows of any length
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
-IN_PLACE = 0.8  # of the cycles predicted: copies, which others make, take longer than is predicted of them
-TAIL, ROW_TAIL = 50.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
+IN_PLACE = 0.8  # of the cycles predicted of steps: copies, which others make, take longer than is predicted of them
+TAIL, ROW_TAIL = 80.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
 MOST_WINDOWS = 1 << 16  # of an only axis, of which masks are a table
@@ -62,7 +62,7 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     best = min(tiles, key=lambda tile: _tile_cycles(tile) * prod(axis.windows for axis in axes), default=None)
     if best is not None:
         blocked = [replace(best, block=_block(best), chunks=chunks) for chunks in CHUNKS]
-        yield min(((IN_PLACE * _cycles(one), one) for one in blocked if _few(one)), key=lambda found: found[0])
+        yield min(((_cycles(one), one) for one in blocked if _few(one)), key=lambda found: found[0])
 
 
 def _tiles(plan: InPlaceWeightsPlan, registers: int) -> Iterator[InPlaceWeightsPlan]:
@@ -117,7 +117,7 @@ def _cycles(plan: InPlaceWeightsPlan) -> float:
     read = SIZES[plan.compute] * (plan.row_count + plan.vectors) * windows
     step = _step_cycles(plan) + (FETCH * (rows + plan.vectors) if read > 2 * NEAR_BYTES else 0.0)
     total = p.batch * prod(axis.windows for axis in plan.axes[1:])
-    cycles = tiles * (total / plan.lanes * step + blocks * TAIL)
+    cycles = tiles * (total / plan.lanes * step * IN_PLACE + blocks * TAIL)
     tasks = plan.chunks * p.groups
     cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
     sums = tiles * rows * plan.vectors
