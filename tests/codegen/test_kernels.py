@@ -12,8 +12,10 @@ from codegen.random_problems import check, check_plan, random_problem, strides_i
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
+from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 X, W, Y = Unknown.X, Unknown.W, Unknown.Y
@@ -126,6 +128,8 @@ def test_taps_far_apart_read_bands(sizes, layout, unknown, isa):
     """In blocks of one tile, as for larger problems."""
     problem = problem_of(unknown, **sizes, taps=(3,) * len(sizes["image"]), channels=(9, 18), layout=layout)
     for plan in variants(problem, machine_for(isa)):
+        if isinstance(plan, FlatDataPlan):
+            continue
         small = replace(plan, block=plan.tile, reads_in_place=False, writes_in_place=False)
         assert small.has_bands or max(len(axis.phases) for axis in plan.axes) > 1 or plan.tile[-1] > 16
         check_plan(problem, small, machine_for(isa))
@@ -196,6 +200,7 @@ def kinds(plan):
     if isinstance(plan, DataPlan):
         along = "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
         along = "phases at once" if isinstance(plan, FoldedPlan) else along
+        along = "along planes" if isinstance(plan, FlatDataPlan) else along
         inner = plan.axes[-1]
         traits = {
             "read in place": plan.reads_in_place,
@@ -220,6 +225,7 @@ def kinds(plan):
     else:
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
         along = "lanes along windows" if plan.along_windows else along
+        along = "lanes along rows" if isinstance(plan, RowWeightsPlan) else along
         traits = {
             "in place": plan.direct,
             "several chunks": plan.chunks > 1,
@@ -246,12 +252,16 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"along channels", "read in place", "overlapping lanes", "overlapping tiles"},
     ),
     "along outputs": (
-        problem_of(Y, (20, 37), (20, 37), (3, 3), channels=(3, 3), **SAME),
+        problem_of(Y, (20, 37), (20, 36), (3, 3), channels=(3, 3), **SAME),
         {"along outputs", "taps written out", "zeros around"},
     ),
     "along outputs, written in place": (
-        problem_of(Y, (20, 48), (20, 48), (3, 3), channels=(9, 4), **SAME),
+        problem_of(Y, (20, 49), (20, 48), (3, 3), channels=(9, 4), **SAME),
         {"along outputs", "written in place"},
+    ),
+    "along planes, in place": (
+        problem_of(Y, (20, 48), (20, 48), (3, 3), channels=(9, 4), **SAME),
+        {"along planes", "read in place"},
     ),
     "along outputs, in planes": (
         problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(3, 4), stride=2, low=1),
@@ -381,8 +391,16 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         problem_of(W, (2, 3), (2, 3), (1, 2), channels=(500, 1056), layout="NXC"),
         {"written from registers", "past the caches"},
     ),
-    "weights, bands of rows": (
+    "weights, planes in place": (
         problem_of(W, (60, 300), (60, 300), (3, 3), channels=(5, 17), dilation=(25, 2), low=(25, 2)),
+        {"lanes along windows", "in place"},
+    ),
+    "weights, rows in place": (
+        problem_of(W, (64, 64), (32, 32), (3, 3), channels=(4, 4), groups=5, stride=2, low=1),
+        {"lanes along rows", "in place"},
+    ),
+    "weights, bands of rows": (
+        problem_of(W, (60, 300), (60, 299), (3, 3), channels=(5, 17), dilation=(25, 2), low=(25, 2)),
         {"lanes along y", "bands"},
     ),
     "weights, bands within a row": (

@@ -85,7 +85,8 @@ def write_added(
 ) -> None:
     """The same where the lanes of a vector are parts of one sum: they are added on the way to scratch."""
     p, lanes, kind = plan.problem, plan.lanes, ARITHMETIC[plan.compute]
-    group, lane_step, row_step = p.w_strides[:3]
+    group, k, c = p.w_strides[:3]
+    lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
     isa, columns = ISAS[plan.isa], plan.vectors
     numbers = -(-plan.finish_rows * columns // lanes) * lanes  # of scratch, per tap
 

@@ -3,28 +3,37 @@
 from collections.abc import Callable
 
 from convgrad.codegen.data import lower_data
+from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
+from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_weights import lower_matrix_weights
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.plane_data import lower_plane_data
 from convgrad.codegen.plane_weights import lower_plane_weights
+from convgrad.codegen.row_weights import lower_row_weights
 from convgrad.codegen.weights import lower_weights
 from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
+from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
 
 LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds of plans, special ones first
     (MatrixDataPlan, lower_matrix_data),
     (MatrixWeightsPlan, lower_matrix_weights),
+    (FlatDataPlan, lower_flat_data),
     (FoldedPlan, lower_folded),
+    (RowWeightsPlan, lower_row_weights),
+    (InPlaceWeightsPlan, lower_in_place_weights),
     (WindowLanesPlan, lower_window_lanes),
     (PlaneDataPlan, lower_plane_data),
     (PlaneWeightsPlan, lower_plane_weights),

@@ -143,13 +143,14 @@ class SumsStage:
                 bias.add_block(b, starts)
             if self.own is not None:
                 self.own.number = number
+            if not plan.direct:
+                self._pack_rows(b, at, starts)
+                self._pack_lanes(b, at, lanes, starts)
+            if self.ahead is not None:
+                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
             if plan.direct:
                 self._in_place(b, at, starts)
                 return
-            self._pack_rows(b, at, starts)
-            self._pack_lanes(b, at, lanes, starts)
-            if self.ahead is not None:
-                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
             b.loop(
                 self.first_block, self.last_block,
                 lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts), name="lanes",

@@ -11,11 +11,13 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share, packing_cost
+from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
+from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
@@ -50,7 +52,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
         if isinstance(plan, PlaneDataPlan):
             yield plan
         elif isinstance(plan, MatrixDataPlan):
-            spare, other = by_vectors[0]
+            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             plan = finished_matrix_data(plan, cycles, _finished(other, spare, machine))
             yield replace(plan, writes_in_place=problem.out_dtype == "f32" and _writes_in_place(plan))
         else:
@@ -80,6 +82,8 @@ def _whole(plan: DataPlan) -> DataPlan:
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
+    if isinstance(plan, FlatDataPlan):
+        return plan
     plan = _whole(plan)
     if _reads_in_place(plan):
         plan = _widened(plan, cycles, machine)
@@ -186,6 +190,8 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "on matrix tiles"
     if isinstance(plan, FoldedPlan):
         return "along outputs, phases at once"
+    if isinstance(plan, FlatDataPlan):
+        return "along outputs, in place"
     return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
 
 
@@ -237,10 +243,9 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         (MOVE if out_channels_first else max(scattered, TURN_BACK)) + apart * (axes[-1].out_step > 1)
     )
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
-    yield (
-        groups * shape.cycles + cost,
-        planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most)),
-    )
+    along_outputs = planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most))
+    yield groups * shape.cycles + cost, along_outputs
+    yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
 
     for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):
         most = max(16, PANEL_BYTES // max(1, round(size * plan.taps / phases * axes[-1].out_step * plan.width)))

@@ -7,14 +7,17 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
+from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
 from convgrad.plan.window_lanes import WindowLanesPlan
@@ -26,7 +29,7 @@ MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
-    by_windows = window_lanes_candidates(problem, machine)
+    by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
     by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
     by_tiles = matrix_weights_candidates(problem, machine)
     by_planes = plane_weights_candidates(problem, machine)
@@ -37,7 +40,8 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
         if isinstance(plan, PlaneWeightsPlan):
             yield plan
         elif isinstance(plan, MatrixWeightsPlan):
-            yield replace(plan, fallback=_finished(by_vectors[0][1], by_vectors[0][0])) if plan.watch else plan
+            cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
+            yield replace(plan, fallback=_finished(other, cost)) if plan.watch else plan
         else:
             yield _finished(plan, cycles)
 
@@ -56,6 +60,10 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
         return "along windows"
     if isinstance(plan, MatrixWeightsPlan):
         return "on matrix tiles"
+    if isinstance(plan, RowWeightsPlan):
+        return "lanes along windows of a row, in place"
+    if isinstance(plan, InPlaceWeightsPlan):
+        return "lanes along windows, in place"
     if isinstance(plan, WindowLanesPlan):
         return "lanes along windows"
     return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"

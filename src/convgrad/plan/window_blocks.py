@@ -29,6 +29,8 @@ PANEL_FETCH = 1.0  # cycles, not hidden, for a vector of lanes that has to come 
 RUN_BYTES = 64  # rows side by side where those of all tiles do not stay in L1
 NEAR_BYTES = 44 * 1024  # of all rows and of the lanes that meet a block of windows, from L1
 SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
+FAR_SUM_BYTES = 3 * 1024 * 1024  # of all sums of all chunks, that are cleared and come back as weights: more leave L2
+FAR_SUM = 3.0  # times as many cycles for those, written and read again beyond L2
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -106,6 +108,8 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
             own = replace(plan, chunks=chunks)
             met = blocks - 1 if own.own_sums else blocks  # a first block starts from zeros
             written = 0 if own.straight else chunks * 2 * plan.lanes * MOVE
+            if not own.own_sums and size * chunks * plan.sum_size > FAR_SUM_BYTES:
+                written *= FAR_SUM
             cost += sum_vectors * (met * SUM_VECTOR * (1 + (sums > SUM_BYTES)) + written)
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes

@@ -53,10 +53,19 @@ class Isa:
 
     # --- memory, with conversion to and from the arithmetic type
 
-    def load(self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None) -> Value:
-        """`lanes` consecutive numbers; with `count` only the first `count` lanes are read, the rest is zero."""
+    def load(
+        self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None,
+        mask: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """`lanes` consecutive numbers; with `count` only the first `count` lanes are read, the rest is zero.
+
+        With `mask`, an integer of as many bits, only the lanes whose bits are set are.
+        """
         stored = STORAGE[dtype] if lanes == 1 else vector_of(lanes, STORAGE[dtype])
-        if count is None:
+        if mask is not None:
+            bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
+            raw = self._masked_load(b, stored, address, BYTES[dtype], bits)
+        elif count is None:
             raw = b.load(stored, address, BYTES[dtype])
         elif count.text == "1":  # LLVM 22 reads two 16-bit numbers under a mask known to hold in one lane only
             one = b.load(STORAGE[dtype], address, BYTES[dtype])

@@ -15,15 +15,18 @@ from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
+Read = Callable[[Builder, Value, int], Value]  # of an address, at such an offset from where the step begins
+Masks = tuple[Value | None, ...]  # integers of a bit per lane; None, or no masks at all: all lanes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One step of a sum that only some rows of a tile take part in, and where it finds A and B."""
+    """One step of a sum that only some rows of a tile take part in, and where it finds A and B; see `Tile.b_masks`."""
 
     a: int
     b: int
     rows: tuple[int, ...]
+    b_masks: Masks = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Reduction:
 
     With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
     `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
+    `a_masks` and `b_masks` give those of a step, see `Tile`.
     """
 
     start: Index
@@ -40,6 +44,8 @@ class Reduction:
     b_step: int | Value
     pace: int = 0
     parts: tuple[Part, ...] = ()
+    a_masks: Callable[[Builder, Index], Masks] | None = None
+    b_masks: Callable[[Builder, Index], Masks] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,11 @@ class Tile:
     b_aligned: bool = False  # B begins, and moves from step to step, by whole vectors; see `_slide`
     slid: frozenset[int] = frozenset()  # offsets, modulo a vector, at which vectors are made of two neighbours
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
-    past_caches: bool = (
-        False  # C goes to memory at once where it begins with a cache line, as all of its vectors then do
-    )
+    past_caches: bool = False  # C goes to memory at once where it begins with a line, as all of its vectors then do
+    a_masks: Masks = ()  # a bit per lane, per row, where A is vectors: other lanes are not read, and are zero
+    b_masks: Masks = ()  # likewise of B, per column
+    a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
+    b_read: Read | None = None  # likewise of B
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -174,7 +182,8 @@ class Tile:
                 b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
-            return self._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
+            some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
+            return some._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
@@ -186,12 +195,20 @@ class Tile:
         columns = range(len(self.columns))
         for part in reductions[0].parts:
             rows, c_rows = (tuple(of[r] for r in part.rows) for of in (self.rows, self.c_rows))
-            some = replace(self, rows=rows, c_rows=c_rows)
+            some = replace(self._masked(b, (), part.b_masks), rows=rows, c_rows=c_rows)
             sums = {(n, v): tile[r, v] for n, r in enumerate(part.rows) for v in columns}
             there, moved = self._at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
             sums = some._reduce(b, there, x, sums, reductions[1:], moved, walks, done)
             tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
         return tile
+
+    def _masked(self, b: Builder, a_masks: Masks, b_masks: Masks) -> Tile:
+        """The tile that reads only those lanes that these masks hold, too."""
+        if not (a_masks or b_masks):
+            return self
+        return replace(
+            self, a_masks=_both(b, self.a_masks, a_masks), b_masks=_both(b, self.b_masks, b_masks)
+        )  # fmt: skip
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
@@ -232,14 +249,16 @@ class Tile:
         rest = offset % lanes
         return self.isa.slide(b, whole(offset - rest), whole(offset - rest + lanes), rest)
 
-    def _of_a(self, b: Builder, a: Value, offset: int, number: int) -> Value:
+    def _of_a(self, b: Builder, a: Value, offset: int, number: int, mask: Value | None = None) -> Value:
         """What the lanes of a column meet."""
         lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
         address = self._at_a(b, a, offset)
+        if self.a_read is not None:
+            return self.a_read(b, address, offset)
         if not self.a_vector:
             return self.isa.splat(b, self.isa.load(b, dtype, address), lanes)
         if self.groups is None:
-            return self.isa.load(b, dtype, address, lanes)
+            return self.isa.load(b, dtype, address, lanes, mask=mask)
         wanted = self.groups.sources(lanes, number)
         starts = range(0, self.groups.per_vector(lanes), lanes)
         parts = [self.isa.load(b, dtype, self._at_a(b, address, start), lanes) for start in starts]
@@ -256,7 +275,7 @@ class Tile:
         def of_a(offset: int) -> Value:
             if self.a_vector and offset % lanes in self.slid:
                 return self._slide(b, whole_a, offset)
-            return self._of_a(b, a, offset, number)
+            return self._of_a(b, a, offset, number, a_masks.get(offset))
 
         def of_b(offset: int) -> Value:
             if self.b_aligned and offset % lanes:
@@ -267,10 +286,15 @@ class Tile:
 
         def load_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
+            if self.b_read is not None:
+                return self.b_read(b, address, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
-            return self.isa.load(b, b_dtype, address, lanes)
+            return self.isa.load(b, b_dtype, address, lanes, mask=b_masks.get(offset))
 
+        products = self._products(taps) if self.a_masks or self.b_masks else ()
+        a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in products if self.a_masks}
+        b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in products if self.b_masks}
         get_a, get_b = cache(of_a), cache(of_b)
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = self._shared(taps)
@@ -301,11 +325,13 @@ class Tile:
     def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
         lanes = self.isa.lanes(self.compute)
         a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0
+        places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
+        if self.a_shared and len(self.rows) < len(self.columns):  # the fewer vectors stay in registers meanwhile
+            places.sort(key=lambda place: place[1])
         return [
-            (row + a_tap + v * a_column, column + b_tap, r, v)
+            (self.rows[r] + a_tap + v * a_column, self.columns[v] + b_tap, r, v)
             for a_tap, b_tap in taps
-            for r, row in enumerate(self.rows)
-            for v, column in enumerate(self.columns)
+            for r, v in places
         ]
 
     def _shared(self, taps: Sequence[tuple[int, int]]) -> int | None:
@@ -380,5 +406,18 @@ def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[in
     return order
 
 
+def _both(b: Builder, masks: Masks, others: Masks) -> Masks:
+    """Lanes that two masks hold."""
+    if not (masks and others):
+        return masks or others
+    pairs = zip(masks, others, strict=True)
+    return tuple(x or y if x is None or y is None else b.binary("and", x, y) for x, y in pairs)
+
+
 def _known(axis: Reduction) -> bool:
-    return isinstance(axis.stop, int) and isinstance(axis.b_step, int) and axis.start == 0 and not axis.parts
+    return (
+        isinstance(axis.stop, int)
+        and isinstance(axis.b_step, int)
+        and axis.start == 0
+        and not (axis.parts or axis.a_masks or axis.b_masks)
+    )

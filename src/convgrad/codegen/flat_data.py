@@ -1,0 +1,178 @@
+"""Lowering of a FlatDataPlan: that of a DataPlan whose tiles walk through planes as they lie in memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.codegen.microkernels.contract import Masks, Part, Reduction, Tile
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.sweep import Spot, Sweep, paces
+from convgrad.plan.costs import LINE
+from convgrad.plan.flat_data import FlatDataPlan, shifts
+
+AHEAD = 512  # numbers, of what a tile reads last, that are asked for meanwhile
+
+
+def lower_flat_data(plan: FlatDataPlan) -> KernelModule:
+    """Two stages, weights and outputs; or one."""
+    module = Module()
+    stages, shared, scratch = emit_data(module, FlatStages(plan))
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Lines of every channel that a tile asks for, `each` of them in each of its steps."""
+
+    first: Value
+    channel_bytes: int
+    channels: int
+    lines: int  # of a channel
+    each: int
+
+    def begin(self, b: Builder) -> None:
+        """Nothing at once."""
+
+    def go_on(self, b: Builder, done: Index) -> None:
+        """After so many steps."""
+        for more in range(self.each):
+            number = b.minimum(b.add(b.mul(done, self.each), more), self.channels * self.lines - 1)
+            channel, line = b.split(number, (self.channels, self.lines))
+            b.prefetch(b.beyond(self.first, b.dot([(channel, self.channel_bytes), (line, 64)])), keep=3)
+
+
+class FlatSweep(Sweep):
+    """All tiles of a task, for one block of output channels."""
+
+    plan: FlatDataPlan
+
+    def _tile(self, shape: tuple[int, ...]) -> Tile:
+        """Output channels against outputs of a plane."""
+        plan, p = self.plan, self.plan.problem
+        step = (p.y_strides if plan.solves_y else p.x_strides)[2]
+        run = tuple(range(0, plan.run, plan.lanes))
+        unroll = 1 if plan.channel_unit == 1 else min(4, plan.in_channels)
+        return Tile(
+            isa=self.isa, compute=plan.compute, rows=tuple(range(plan.width)), columns=run, c_columns=run,
+            c_rows=tuple(range(0, plan.width * step, step)), unroll=unroll,
+        )  # fmt: skip
+
+    def run(self) -> None:
+        """From the first row to the last; a tile at a border of the plane minds rows that are not there."""
+        b, plan = self.b, self.plan
+        if plan.fetches_ahead:
+            self.paces = paces(plan)
+        spot = Spot()
+        for n in range(plan.outer):
+            (phase,) = plan.axes[n].phases
+            at = self._moved(n, spot, 0, phase.first, phase.offset, phase.tap)
+            spot = self._summed(n, at, self._bounds(plan.axes[n], 1, self.starts[n], phase.taps, phase.offset))
+        start = self.starts[plan.outer]
+        first = b.mul(start, plan.pitch)
+        last = b.mul(b.minimum(b.add(start, plan.block[plan.outer]), plan.rows.count), plan.pitch)
+        low, high = plan.inside
+
+        def tile(p: Index, _: object) -> None:
+            p = b.maximum(b.minimum(p, b.sub(last, plan.run)), 0)
+            column_sums = self._column_sums(p)
+            inside = b.both(b.compare("sge", p, low), b.compare("sle", p, high))
+            b.either(
+                inside,
+                lambda: self._emit(spot, p, column_sums, None),
+                lambda: self._emit(spot, p, column_sums, lambda b, t: self._row_masks(p, t)),
+            )
+
+        b.loop(first, last, tile, step=plan.run, name="tile")
+
+    def _emit(
+        self, spot: Spot, p: Index, column_sums: list[Reduction], masks: Callable[[Builder, Index], Masks] | None
+    ) -> None:
+        """The tile at output p of the plane."""
+        b, plan, kind = self.b, self.plan, STORAGE[self.plan.compute]
+        (phase,) = plan.rows.phases
+        tap_step = self.tap_strides[plan.outer]
+        rows = self._reduction(
+            0, phase.taps, plan.rows.offset_step * plan.pitch, tap_step,
+            self.paces[1 + plan.outer],
+        )  # fmt: skip
+        sums = self._in_order((*spot.sums, replace(rows, b_masks=masks), *column_sums))
+        plane = b.at(self.slab, spot.slab, kind)
+        x = b.at(plane, b.add(p, phase.offset * plan.pitch), kind)
+        weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), kind)
+        target = b.at(self.results, b.add(spot.result, p), kind)
+        walks = [self._ahead(plane, p)] if plan.fetches_ahead else []
+        self.tile.emit(b, weights, x, target, sums, self._start(self.tile), walks=walks)
+
+    def _ahead(self, plane: Value, p: Index) -> Planes:
+        """What a later tile reads first; behind the last one, of the planes that follow on these."""
+        b, plan = self.b, self.plan
+        channels, channel = plan.in_channels, plan.slab_strides[1]
+        place = b.add(p, plan.pitch * max(0, *shifts(plan.rows)) + AHEAD)
+        beyond = b.compare("sge", place, plan.positions)
+        place = b.add(place, b.select(beyond, index((channels - 1) * channel), index(0)))
+        size, steps = BYTES[plan.compute], self.paces[0] * plan.runs
+        lines = plan.run * size // LINE
+        first = b.beyond(plane, b.mul(place, size))
+        return Planes(first, channel * size, channels, lines, -(-channels * lines // max(1, steps)))
+
+    # --- taps
+
+    def _column_sums(self, p: Index) -> list[Reduction]:
+        """The taps of a row, each with the lanes that it does not carry beside the image."""
+        b, plan, axis = self.b, self.plan, self.plan.columns
+        if axis is None:
+            return []
+        (phase,) = axis.phases
+        tap_step = self.tap_strides[-1]
+        _, column = b.split(p, (1 << 62, plan.pitch))
+        parts = tuple(
+            Part(
+                (phase.tap + t) * tap_step, shift, tuple(range(plan.width)),
+                self._column_masks(column, shift),
+            )
+            for t, shift in enumerate(shifts(axis))
+        )  # fmt: skip
+        return [Reduction(0, len(parts), 0, 0, parts=parts)]
+
+    def _column_masks(self, column: Index, shift: int) -> Masks:
+        """Per vector of a tile that begins in a column: lanes that are in the image after a shift."""
+        b, plan = self.b, self.plan
+        if shift == 0:
+            return ()
+        size, kind = plan.lanes // 8, f"i{plan.lanes}"
+        table = bytearray()
+        for first in range(plan.pitch + plan.run - plan.lanes):
+            columns = ((first + lane) % plan.pitch + shift for lane in range(plan.lanes))
+            bits = sum((0 <= at < plan.pitch) << lane for lane, at in enumerate(columns))
+            table += bits.to_bytes(size, sys.byteorder)
+        masks = b.module.bytes(bytes(table))
+        places = (b.add(column, v) for v in range(0, plan.run, plan.lanes))
+        return tuple(b.load(kind, b.at(masks, place, kind), size) for place in places)
+
+    def _row_masks(self, p: Index, t: Index) -> Masks:
+        """Per vector of the tile at p: lanes that are in the image at tap t of the rows."""
+        b, plan, kind = self.b, self.plan, f"i{self.plan.lanes}"
+        (phase,) = plan.rows.phases
+        row = b.add(b.mul(t, plan.rows.offset_step), phase.offset)
+        place = b.add(p, b.mul(row, plan.pitch))
+
+        def mask(v: int) -> Value:
+            at = b.add(place, v)
+            low = b.minimum(b.maximum(b.sub(0, at), 0), plan.lanes)
+            high = b.minimum(b.maximum(b.sub(plan.positions, at), 0), plan.lanes)
+            ends = [b.emit("i64", f"shl i64 -1, {index(end).text}") for end in (low, high)]
+            some = b.binary("and", ends[0], b.binary("xor", ends[1], Value("i64", "-1")))
+            return b.cast("trunc", some, kind)
+
+        return tuple(mask(v) for v in range(0, plan.run, plan.lanes))
+
+
+class FlatStages(DataStages):
+    """The stages of a plan."""
+
+    sweep = FlatSweep

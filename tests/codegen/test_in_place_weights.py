@@ -1,0 +1,118 @@
+"""Weights gradients of planes that are alike, read as they lie in memory: random problems, exactly."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.random_problems import check_plan, strides_in
+from codegen.test_flat_data import ISA, alike_problem, apart, resnext
+from convgrad.plan.choose import choose
+from convgrad.plan.choose_in_place_weights import in_place_candidates
+from convgrad.plan.in_place_weights import InPlaceWeightsPlan
+from convgrad.plan.machine import machine_for
+from convgrad.plan.row_weights import RowWeightsPlan
+from convgrad.problem.conv import Unknown
+
+
+def divisor(rng, n, most):
+    """Of n, at most so much."""
+    return int(rng.choice([d for d in range(1, min(n, most) + 1) if n % d == 0]))
+
+
+def altered(plan, rng):
+    """With the other side moving, and other tiles, blocks, shares and chunks."""
+    if not isinstance(plan, RowWeightsPlan):
+        plan = replace(plan, lane_side=str(rng.choice(["x", "y"])))
+    block = list(plan.block)
+    if len(plan.flat) == 1:
+        block[-1] = int(rng.integers(1, 5)) * plan.lanes
+    else:
+        block[-2] = int(rng.integers(1, plan.axes[-2].windows + 1))
+    row_channels = divisor(rng, plan.row_count, 4)
+    plan = replace(
+        plan, block=tuple(block), row_channels=row_channels, vectors=divisor(rng, plan.lane_count, 4),
+        tile_taps=divisor(rng, plan.axes[-1].taps, 5),
+    )  # fmt: skip
+    row_shares = divisor(rng, plan.row_count // row_channels, 3)
+    lane_shares, chunks = int(rng.integers(1, plan.lane_blocks + 1)), int(rng.integers(1, 4))
+    return replace(plan, row_shares=row_shares, lane_shares=lane_shares, chunks=chunks)
+
+
+@pytest.mark.parametrize("bias_gradient", ["", "x", "y"])
+def test_in_place_weights_exactly(bias_gradient):
+    """As planned, and otherwise; what is beside an image is neither read nor multiplied."""
+    tried, moving = 0, set()
+    machine = machine_for(ISA)
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        problem = replace(
+            alike_problem(rng, Unknown.W), bias=False, bias_gradient=bias_gradient, accumulate=bool(rng.integers(2))
+        )
+        found = next(in_place_candidates(problem, machine), None)
+        if found is None:
+            continue
+        plan = altered(found[1], rng) if seed % 3 else found[1]
+        plan.validate()
+        try:
+            check_plan(problem, plan, machine, seed, low=bool(seed % 2))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {problem}\n{plan}\n{error}") from None
+        tried += 1
+        moving.add(plan.lane_side)
+    assert tried > 35
+    assert moving == {"x", "y"}
+
+
+@pytest.mark.parametrize("bias_gradient", ["", "x", "y"])
+def test_rows_in_place_exactly(bias_gradient):
+    """Windows apart from each other, or of other extents than the image."""
+    tried = 0
+    machine = machine_for(ISA)
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        problem = apart(alike_problem(rng, Unknown.W), rng)
+        problem = replace(problem, bias=False, bias_gradient=bias_gradient, accumulate=bool(rng.integers(2)))
+        found = next(in_place_candidates(problem, machine), None)
+        if found is None or not isinstance(found[1], RowWeightsPlan):
+            continue
+        plan = altered(found[1], rng) if seed % 3 else found[1]
+        plan.validate()
+        try:
+            check_plan(problem, plan, machine, seed, low=bool(seed % 2))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {problem}\n{plan}\n{error}") from None
+        tried += 1
+    assert tried > 35
+
+
+def test_rows_chosen_where_few_channels_meet_few():
+    """With strides; a row that lanes do not fill is left to others."""
+
+    def by_rows(problem):
+        return isinstance(choose(replace(problem, unknown=Unknown.W), machine_for(ISA)), RowWeightsPlan)
+
+    def strided(channels, windows=28):
+        shape = (4, 32, channels, windows, windows)
+        strides = strides_in(range(5), shape)
+        return resnext(channels, stride=(2, 2), y_extent=(windows, windows), y_strides=strides)
+
+    assert by_rows(strided(4))
+    assert by_rows(strided(8))
+    assert not by_rows(strided(32))
+
+
+def test_chosen_where_few_channels_meet_few():
+    """Not with many channels, nor where planes are not alike, or numbers are not stored as they are multiplied."""
+
+    def in_place(problem, isa=ISA):
+        return isinstance(choose(replace(problem, unknown=Unknown.W), machine_for(isa)), InPlaceWeightsPlan)
+
+    assert in_place(resnext(4))
+    assert in_place(resnext(8))
+    assert not in_place(resnext(32))
+    assert not in_place(resnext(4, dtype="bf16", out_dtype="bf16"))
+    assert not in_place(resnext(4), "avx2")
+    gaps = resnext(4)
+    assert not in_place(replace(gaps, x_strides=(*gaps.x_strides[:3], 64, 1)))
+    assert not in_place(resnext(4, pad_low=(0, 0), y_extent=(54, 54)))
