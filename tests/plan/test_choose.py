@@ -9,6 +9,7 @@ import pytest
 from cases import shared
 from codegen.random_problems import random_problem, strides_in
 from convgrad.codegen.lower import lower
+from convgrad.plan.block_costs import EVEN_TASKS
 from convgrad.plan.blocks import MOST_PACKINGS
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
@@ -215,6 +216,15 @@ def test_weights_that_outweigh_the_image_are_packed_by_the_task_that_uses_them(u
     assert module.scratch_bytes < 1 << 20
     light = problem_of(unknown, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4, nxc=nxc)
     assert not choose(light, machine_for("avx512")).packs_weights
+
+
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize(
+    ("sizes", "evenly"), [({"image": 80, "windows": 80, "batch": 1}, True), ({"image": 10, "windows": 10}, False)]
+)
+def test_much_work_is_divided_into_many_tasks_since_threads_wait_for_the_last(unknown, sizes, evenly):
+    plan = choose(problem_of(unknown, channels=(128, 128), taps=3, low=1, **sizes, nxc=True), machine_for("avx512"))
+    assert (prod(plan.grid) >= EVEN_TASKS) == evenly
 
 
 @each_level

@@ -18,6 +18,8 @@ RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
+EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally fast, and wait for the last task
+LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly; of a task that a thread waits for
 FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
 BURST_LINES, BURST_BYTES = 8, 6.0  # at a time, and per cycle, where tiles are too few to fetch a line now and then
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
@@ -43,6 +45,7 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles that blocks take beyond those of the arithmetic, for all of a problem."""
     size, tasks = plan.packed_bytes, prod(plan.grid)
     alone = 1 / tasks if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
+    alone += LAST_TASK / tasks if cycles > LONG_CYCLES else 0.0
     scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         step = abs(plan.slab_strides[0][-1])

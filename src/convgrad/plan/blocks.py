@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from convgrad.plan.block_costs import LEAST_TASKS, block_cost, in_planes
+from convgrad.plan.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
 from convgrad.plan.data import FEW_ROWS, DataPlan
 from convgrad.problem.conv import Ints
 
@@ -35,7 +35,9 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * least:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
-    candidates = [_shared(replace(plan, i_block=share, block=block)) for block in _blocks(plan) for share in shares]
+    blocks = [replace(plan, i_block=share, block=block) for block in _blocks(plan) for share in shares]
+    wanted = (LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (LEAST_TASKS,)
+    candidates = [shared for block in blocks for shared in _shared(block, wanted)]
     if plan.may_pack_weights:
         candidates += [own for candidate in candidates for own in _packing(candidate)]
     if plan.spread and not plan.reads_in_place:
@@ -59,10 +61,12 @@ def _halved(plan: Plan) -> Iterator[Plan]:
         plan = replace(plan, blocks_per_task=even_share(plan.lane_blocks, -(-plan.blocks_per_task // 2)))
 
 
-def _shared(plan: Plan) -> Plan:
-    """With the lane blocks divided among tasks where blocks of outputs alone would be too few."""
-    pieces = -(-LEAST_TASKS // prod(plan.grid))
-    return replace(plan, blocks_per_task=max(1, -(-plan.lane_blocks // pieces)))
+def _shared(plan: Plan, wanted: Ints) -> Iterator[Plan]:
+    """With the lane blocks divided among tasks where blocks of outputs alone are fewer than wanted."""
+    tasks = prod(plan.grid)
+    shares = (-(-plan.lane_blocks // -(-least // tasks)) for least in wanted)
+    for blocks_per_task in dict.fromkeys(max(1, share) for share in shares):
+        yield replace(plan, blocks_per_task=blocks_per_task)
 
 
 def _packing(plan: Plan) -> Iterator[Plan]:
