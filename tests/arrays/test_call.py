@@ -79,3 +79,14 @@ def test_importing_the_package_loads_no_compiler_and_no_library_of_arrays():
 
 def test_every_public_name_is_there():
     assert all(hasattr(convgrad, name) for name in convgrad.__all__)
+
+
+def test_large_results_begin_with_a_cache_line():
+    x, w = np.ones((1, 8, 200, 200), np.float32), np.ones((8, 8, 1, 1), np.float32)
+    for _ in range(3):  # the careful path, and the one of known geometries
+        result = convgrad.convolution(x, w, data_format="NCX", weights_format="OIX")
+        assert result.nbytes >= call.LARGE_BYTES
+        assert result.ctypes.data % call.LINE == 0
+        assert result.flags.c_contiguous
+        assert result.flags.writeable
+        np.testing.assert_array_equal(result, np.full(x.shape, 8, np.float32))

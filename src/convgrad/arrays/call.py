@@ -6,6 +6,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from marshal import dumps
+from math import prod
 from operator import itemgetter
 from typing import Any
 
@@ -21,6 +22,7 @@ from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import SCHEMAS
 
 MOST_RECORDS = 4096  # per operation; a program that makes up more geometries starts afresh
+LARGE_BYTES, LINE = 1 << 20, 64  # of results for which it matters where they begin; of a cache line
 MARSHAL_VERSION = 2  # of versions that encode equal values equally: from 3 on reference counts show through
 
 ndarray = np.ndarray
@@ -54,7 +56,7 @@ def address(array: ndarray) -> int:
 class Record:
     """What is left to do for a geometry that has been checked: addresses, and whether memory is shared."""
 
-    __slots__ = ("arrange", "dtype", "input_mask", "kernel", "output_mask", "shape", "span", "spans")
+    __slots__ = ("arrange", "bytes", "dtype", "input_mask", "kernel", "output_mask", "shape", "span", "spans")
 
     def __init__(self, op: str, problem: Any, inputs: Sequence[View], shape: tuple[int, ...], strides, out_dtype: str):
         self.kernel = None if 0 in shape else kernel_for(problem)  # nothing to compute is no problem
@@ -63,7 +65,15 @@ class Record:
         self.shape, self.dtype = shape, numpy_dtype(out_dtype)
         self.input_mask, self.output_mask = SIZES[problem.dtype] - 1, SIZES[out_dtype] - 1
         self.span = span(shape, strides, SIZES[out_dtype])
+        self.bytes = SIZES[out_dtype] * prod(shape)
         self.spans = tuple(given.span for given in inputs)
+
+    def empty(self) -> ndarray:
+        """A new array for the result; a large one begins with a cache line, so that whole lines can pass the caches."""
+        if self.bytes < LARGE_BYTES:
+            return np.empty(self.shape, self.dtype)
+        memory = np.empty(self.bytes + LINE, np.uint8)
+        return ndarray(self.shape, self.dtype, memory, -address(memory) % LINE)
 
     def may_overlap(self, out: int, inputs: Sequence[int]) -> bool:
         """Whether the bytes of the output and of an input lie in common bounds."""
@@ -124,7 +134,7 @@ class Operation:
             except ValueError:  # something that marshal does not know, such as a torch.Size
                 record = None
             if record is not None:
-                result = np.empty(record.shape, record.dtype) if out is None else out
+                result = record.empty() if out is None else out
                 if record.kernel is None:
                     return result
                 at = address(result)
@@ -160,7 +170,7 @@ class Operation:
             refuse_overlap(op, "out", target, inputs)
             result, finish = out, None
         elif isinstance(first, ndarray):
-            result, finish = np.empty(record.shape, record.dtype), None
+            result, finish = record.empty(), None
         else:
             from convgrad.arrays.dlpack import empty_like_kind
 

@@ -74,7 +74,7 @@ class WeightsOperation(Operation):
             except ValueError:  # something that marshal does not know, such as a torch.Size
                 record = None
             if isinstance(record, PairRecord) and record.kernel is not None:
-                weights = np.empty(record.shape, record.dtype) if out is None else out
+                weights = record.empty() if out is None else out
                 bias = np.empty(record.bias_shape, record.dtype) if diff_bias is True else diff_bias
                 at, bias_at, given = address(weights), address(bias), (address(first), address(second))
                 if (

@@ -55,7 +55,7 @@ def handler_ir() -> str:
 _IR = """
 @words = hidden global [$words$ x i64] zeroinitializer, align 64
 
-declare ptr @malloc(i64)
+declare ptr @calloc(i64, i64)
 declare void @free(ptr)
 declare i64 @llvm.umin.i64(i64, i64)
 declare i32 @llvm.umin.i32(i32, i32)
@@ -253,7 +253,7 @@ drop:
   br label %allocate
 allocate:
   %bytes = add i64 %size, $room$
-  %fresh = call ptr @malloc(i64 %bytes)
+  %fresh = call ptr @calloc(i64 1, i64 %bytes)
   %refused = icmp eq ptr %fresh, null
   br i1 %refused, label %fail.memory, label %mark
 mark:
