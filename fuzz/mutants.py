@@ -30,6 +30,7 @@ import convgrad.codegen.copying as copying
 import convgrad.codegen.data as data
 import convgrad.codegen.finish as finish
 import convgrad.codegen.flat as flat
+import convgrad.codegen.input_slab as input_slab
 import convgrad.codegen.isa.base as isa
 import convgrad.codegen.lower as lower
 import convgrad.codegen.matrix_data as matrix_data
@@ -245,7 +246,8 @@ MUTANTS = {
     "lane mask too short": Mutant("masks hold in one lane less", wrap(isa, "first_lanes", _other_mask(-1))),
     "swapped lanes": Mutant("a transposition exchanges two vectors", wrap(isa.Isa, "load_transposed", _swapped_rows)),
     "missing zero padding": Mutant(
-        "what surrounds the image is not zeroed", _all(nothing(data, "emit_zero_outside"), nothing(data, "emit_zero"))
+        "what surrounds the image is not zeroed",
+        _all(nothing(input_slab, "emit_zero_outside"), nothing(data, "emit_zero")),
     ),
     "missing zeros of weights": Mutant(
         "the same where weights are solved for", nothing(weights.SumsStage, "_zero_border"), like=_solves_weights

@@ -11,7 +11,7 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, finish, flat, interleave, lanes, packing, stages, weights
+from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Groups, Tile
@@ -167,10 +167,10 @@ MUTANTS = {
         axes, "_x_axis", shifted_phases, NAMED["along channels, in phases"]
     ),
     "padding is not zeroed": Mutant(
-        data, "emit_zero_outside", nothing, NAMED["along channels, packed"]
+        input_slab, "emit_zero_outside", nothing, NAMED["along channels, packed"]
     ),
     "padding in planes is not zeroed": Mutant(
-        data, "emit_zero_outside", nothing, NAMED["along outputs, in planes"]
+        input_slab, "emit_zero_outside", nothing, NAMED["along outputs, in planes"]
     ),
     "borders of weights are not zeroed": Mutant(
         weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))

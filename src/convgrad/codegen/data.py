@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
 from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data_ahead import DataAhead, Turn
+from convgrad.codegen.input_slab import InputSlab, channels_of
 from convgrad.codegen.ir import Builder, Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
@@ -16,7 +16,7 @@ from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.packing import pack_weights_panel, staged_channels
 from convgrad.codegen.stages import Condition, Places, call_part, emit_part, emit_stage
 from convgrad.codegen.sweep import Sweep
-from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
+from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.data import DataPlan
 
 PANEL = "panel"  # the part of a task that packs one of its own
@@ -55,13 +55,6 @@ def round64(count: int) -> int:
     return -(-count // 64) * 64
 
 
-def _channels(plan: DataPlan, b: Builder, i_block: Index) -> Index:
-    """So many input channels are in a block of them."""
-    if plan.in_channels == plan.i_blocks * plan.i_block:
-        return plan.i_block
-    return b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-
-
 def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index, target: Value) -> None:
     isa, p = ISAS[plan.isa], plan.problem
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
@@ -78,7 +71,7 @@ def bias_at(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index) 
     return b.at(packed, b.mul(which, plan.width), ARITHMETIC[plan.compute])
 
 
-class DataStages:
+class DataStages(InputSlab):
     """The stages of a plan.
 
     Scratch of a task that computes outputs holds the slab, the results and, if it packs weights, one panel of them, the
@@ -170,7 +163,7 @@ class DataStages:
         group_step, out_step, in_step = weights_steps(plan)
         origin = lane_origin(plan, b, group, block, group_step, out_step)
         source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
-        channels = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
+        channels = channels_of(plan, b, i_block)
         lanes = lane_dims(plan, block, b, group_step, out_step)
         if plan.runs == 1:
             self.pack_panel(b, at, source, target, lanes=lanes, channels=(channels, plan.i_block, in_step))
@@ -186,11 +179,6 @@ class DataStages:
         if bias is not None:
             with b.when(b.compare("eq", i_block, 0)):
                 _pack_bias(plan, b, at, group, block, bias)
-
-    @property
-    def packed_kind(self) -> str:
-        """LLVM's type of a packed number."""
-        return self.kind
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,
@@ -270,84 +258,6 @@ class DataStages:
     def _of_block(self, b: Builder, results: Value, first: Index, block: Index) -> Value:
         return b.at(results, b.mul(b.sub(block, first), self.plan.result_block), self.kind)
 
-    def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
-        """The part of the input that the block reads, zeros where a register tile reaches beyond it."""
-        plan = self.plan
-
-        def band(*taps: Index) -> None:
-            if len(taps) == len(plan.axes):
-                self._pack_band(b, at, slab, i_block, taps)
-            elif plan.banded(len(taps)):
-                b.loop(0, plan.axes[len(taps)].taps, lambda tap, _: band(*taps, tap), name="band")
-            else:
-                band(*taps, 0)
-
-        band()
-
-    def _pack_band(self, b: Builder, at: Places, slab: Value, i_block: Index, taps: tuple[Index, ...]) -> None:
-        """What one tap reads on axes that have a band for each, and all taps on others."""
-        plan, p = self.plan, self.plan.problem
-        strides, _ = plan.slab_strides
-        group_step, channel_stride = self.in_strides[1], self.in_strides[2]
-        dims, source, band, target = [], 0, 0, 0
-        ranges: list[Range] = []
-        for n, axis, start, first, extent, stride, slab_stride in zip(
-            count(), plan.axes, self.starts, plan.slab_start, plan.slab_extent,
-            (self.in_strides[0], *self.in_strides[3:]), strides, strict=False,
-        ):  # fmt: skip
-            origin = b.add(b.mul(start, axis.in_step), first)
-            if plan.banded(n):
-                origin, extent = b.add(origin, b.mul(taps[n], axis.offset_step)), plan.band(n)
-                band = b.add(band, b.mul(taps[n], extent * slab_stride))
-            clipped = first < 0 or plan.banded(n)
-            low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if clipped else 0
-            high = b.maximum(b.minimum(b.sub(axis.in_extent, origin), extent), low)
-            dims.append(Dim(b.sub(high, low), stride, slab_stride))
-            source = b.add(source, b.mul(b.add(origin, low), stride))
-            planes = plan.planes if axis is plan.axes[-1] else 1
-            target = b.add(target, b.mul(b.floor_div(low, planes), slab_stride))
-            ranges.append(Range(low, high, extent if plan.padded(n) else None, slab_stride))
-        source = b.add(source, b.mul(i_block, plan.i_block * channel_stride))
-        source = b.add(source, b.mul(self.slab_group, group_step))
-        channels = _channels(plan, b, i_block)
-        packed = b.at(slab, band, self.packed_kind)
-        self.clear_slab(b, packed, ranges, channels)
-        copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-        tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(packed, target, self.packed_kind)
-        self.copy_slab(b, copy, tensor, packed, dims, channels)
-
-    def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
-        """Zeros around the numbers of the input."""
-        plan = self.plan
-        if plan.pixel_major:
-            emit_zero_outside(b, self.isa, plan.compute, slab, ranges)
-        else:
-            if plan.planes > 1:  # the last numbers of some planes are overwritten
-                *ranges, inner = ranges
-                low, high = (b.floor_div(end, plan.planes) for end in (inner.low, inner.high))
-                extent = None if inner.extent is None else -(-plan.slab_extent[-1] // plan.planes)
-                ranges += [Range(0, plan.planes, None, plan.plane_pitch), Range(low, high, extent, 1)]
-            all_channels = Range(0, channels, None, plan.slab_strides[1])
-            emit_zero_outside(b, self.isa, plan.compute, slab, [all_channels, *ranges])
-
-    def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
-        """Numbers of the input, `dims` being their places, of all lanes or of so many input channels."""
-        plan, group_step, channel_stride = self.plan, *self.in_strides[1:3]
-        dims = [*dims, Dim(channels, channel_stride, plan.slab_strides[1])]
-        if plan.spread:
-            groups: Index = plan.slab_groups
-            if plan.problem.groups % groups:
-                groups = b.minimum(b.sub(plan.problem.groups, self.slab_group), groups)
-            if group_step == plan.in_channels * channel_stride:
-                dims[-1] = Dim(b.mul(groups, plan.in_channels), channel_stride, 1)
-            else:
-                dims.append(Dim(groups, group_step, plan.in_channels))
-        if plan.planes == 1:
-            copy.emit(b, tensor, packed, dims)
-        else:
-            inner = dims.pop(len(plan.axes) - 1)
-            copy.emit_planes(b, tensor, packed, dims, inner, plan.planes, plan.plane_pitch)
-
     def _sweep(
         self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index,
         fresh: bool | Value,
@@ -365,7 +275,7 @@ class DataStages:
         if plan.spread and not plan.reads_in_place:
             before = b.sub(first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
-        channels = _channels(plan, b, i_block)
+        channels = channels_of(plan, b, i_block)
         walks = None
         if self.ahead is not None:
             walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.bias import BiasShare
-from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.ir import Builder, Index, Module, Value
@@ -16,14 +14,12 @@ from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.own_sums import OwnSums
-from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.weights_ahead import WeightsAhead
+from convgrad.codegen.window_slabs import WindowSlabs
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.strides import row_major
 from convgrad.plan.weights import WeightsPlan, WindowAxis
-
-Bands = dict[int, Index]  # tap, by axis
 
 
 def lower_weights(plan: WeightsPlan) -> KernelModule:
@@ -58,7 +54,7 @@ def emit_weights(
     return stages, start + sums.shared_bytes, scratch
 
 
-class SumsStage:
+class SumsStage(WindowSlabs):
     """The first stage."""
 
     def __init__(self, plan: WeightsPlan):
@@ -211,121 +207,6 @@ class SumsStage:
             b.loop(0, plan.taps, of_tap, name="tap")
 
         b.loop(self.first_block, self.last_block, of_block, name="clear")
-
-    # --- packing
-
-    def _each_band(self, b: Builder, tensor: str, body: Callable[[Bands], None]) -> None:
-        """`body` for every way to choose a tap of each axis of which a slab holds bands."""
-        banded = [n for n in range(len(self.plan.axes)) if tensor == "x" and self.plan.banded(n)]
-
-        def nest(chosen: Bands) -> None:
-            if len(chosen) == len(banded):
-                body(chosen)
-                return
-            n = banded[len(chosen)]
-            b.loop(0, self.plan.axes[n].taps, lambda tap, _: nest(chosen | {n: tap}), name="band")
-
-        nest({})
-
-    def _box(
-        self, b: Builder, starts: list[Index], tensor: str, strides: tuple[int, ...], bands: Bands
-    ) -> tuple[list[Dim], Index, Index]:
-        """The elements of a block, or of some of its bands, in one tensor: axes, origins in the tensor and the slab."""
-        plan = self.plan
-        steps = (self.tensor_strides[tensor][0], *self.tensor_strides[tensor][3:])
-        dims, source, target = [], 0, 0
-        for n, (axis, start, step, slab) in enumerate(zip(plan.axes, starts, steps, strides, strict=True)):
-            if tensor == "y":
-                dims.append(Dim(b.minimum(b.sub(axis.windows, start), plan.block[n]), step, slab))
-                source = b.add(source, b.mul(start, step))
-                continue
-            tap = bands.get(n, 0)
-            origin, low, high = self._on_x(b, n, start, tap)
-            dims.append(Dim(b.sub(high, low), step, slab))
-            source = b.add(source, b.mul(b.add(origin, low), step))
-            target = b.add(target, b.mul(b.add(b.mul(tap, plan.tap_step(n)), low), slab))
-        return dims, source, target
-
-    def _on_x(self, b: Builder, n: int, start: Index, tap: Index) -> tuple[Index, Index, Index]:
-        """Where what a slab holds of axis n begins in x, or the band of a tap, and which of its elements x has."""
-        plan, axis = self.plan, self.plan.axes[n]
-        extent, first = (plan.band(n) if plan.banded(n) else plan.x_extent[n]), plan.x_start[n]
-        origin = b.add(b.add(b.mul(start, axis.stride), first), b.mul(tap, axis.dilation))
-        low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
-        return origin, low, b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
-
-    def _copy(self) -> Copy:
-        plan = self.plan
-        return Copy(
-            isa=self.isa, compute=plan.compute, src_dtype=plan.problem.dtype, dst_dtype=plan.compute, source_order=True
-        )
-
-    def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
-        plan = self.plan
-        self._zero_border(b, at.scratch, plan.row_slab_size, self.row_tensor, starts)
-        self._each_band(b, self.row_tensor, lambda bands: self._pack_row_bands(b, at, starts, bands))
-
-    def _pack_row_bands(self, b: Builder, at: Places, starts: list[Index], bands: Bands) -> None:
-        plan = self.plan
-        strides, channel_step = plan.row_slab
-        group, channel = self.tensor_strides[self.row_tensor][1:3]
-        dims, source, target = self._box(b, starts, self.row_tensor, strides, bands)
-        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
-        source = b.add(source, b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)]))
-        tensor = b.at(at.of(self.row_tensor), source, STORAGE[plan.problem.dtype])
-        packed = b.at(at.scratch, target, self.kind)
-        copy = self._copy()
-        if plan.spread:
-            groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
-            if can_spread_by_vectors(copy, plan.row_count, plan.lane_count, channel, group):
-                spread_groups(
-                    b, copy, tensor, packed, dims, groups=groups, channels=plan.row_count,
-                    lanes_per_group=plan.lane_count, width=plan.width,
-                )  # fmt: skip
-                return
-            dims += [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, 0, 1)]
-        whole = b.floor_div(count, plan.row_run) if plan.row_run < plan.share_rows else 0
-        if whole != 0:
-            runs = Dim(whole, plan.row_run * channel, plan.row_step)
-            copy.emit(b, tensor, packed, [*dims, runs, Dim(plan.row_run, channel, channel_step)])
-        rest = b.sub(count, b.mul(whole, plan.row_run))
-        tensor = b.at(tensor, b.mul(whole, plan.row_run * channel), STORAGE[plan.problem.dtype])
-        packed = b.at(packed, b.mul(whole, plan.row_step), self.kind)
-        copy.emit(b, tensor, packed, [*dims, Dim(rest, channel, channel_step)])
-
-    def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
-        self._zero_border(b, slab, self.plan.lane_slab_size, self.lane_tensor, starts)
-        self._each_band(b, self.lane_tensor, lambda bands: self._pack_lane_bands(b, at, slab, starts, bands))
-
-    def _pack_lane_bands(self, b: Builder, at: Places, slab: Value, starts: list[Index], bands: Bands) -> None:
-        plan = self.plan
-        group, channel = self.tensor_strides[self.lane_tensor][1:3]
-        dims, source, target = self._box(b, starts, self.lane_tensor, plan.lane_slab, bands)
-        source = b.add(source, b.mul(self.bundle, plan.lane_groups * group))
-
-        def of_block(lane_block: Index, _: object) -> None:
-            if plan.spread:
-                groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
-                lanes = [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, channel, 1)]
-            else:
-                count = b.minimum(b.sub(plan.lane_count, b.mul(lane_block, plan.width)), plan.width)
-                lanes = [Dim(count, channel, 1)]
-            here = b.add(source, b.mul(lane_block, plan.width * channel))
-            there = b.add(target, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block))
-            tensor = b.at(at.of(self.lane_tensor), here, STORAGE[plan.problem.dtype])
-            self._copy().emit(b, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
-
-        b.loop(self.first_block, self.last_block, of_block, name="pack")
-
-    def _zero_border(self, b: Builder, slab: Value, size: int, tensor: str, starts: list[Index]) -> None:
-        """Taps side by side in a tile read around x: zeros, where a block of the innermost axis reaches there."""
-        plan, n = self.plan, len(self.plan.axes) - 1
-        if tensor == "x" and plan.axes[n].clipped and plan.tile_taps > 1:
-            _, low, high = self._on_x(b, n, starts[n], 0)
-            with b.when(b.compare("ne", b.sub(high, low), plan.x_extent[n])):
-                emit_zero(b, self.isa, plan.compute, slab, size)
-
-    # --- arithmetic
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
         """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
