@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
-from codegen.emitted import each_isa, run_here
+from codegen.emitted import each_isa, outer_isas, run_here
 from codegen.random_problems import random_problem, rebuilding
 from codegen.test_kernels import KINDS
 from convgrad.codegen.lower import lower
@@ -52,7 +52,7 @@ def solved(problem, plan, machine, change=lambda module: module):
     return np.concatenate([result.buffer.bytes for result in results])
 
 
-@each_isa
+@outer_isas
 @pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
 def test_the_order_of_tasks_does_not_matter(problem, isa):
     machine = machine_for(isa)
@@ -71,7 +71,7 @@ def test_the_order_of_tasks_does_not_matter_for_random_problems(isa):
         np.testing.assert_array_equal(forwards, back, err_msg=f"{isa}: {rebuilding(problem)}")
 
 
-@each_isa
+@outer_isas
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
 def test_who_packs_the_weights_does_not_matter(problem, dtype, isa):
