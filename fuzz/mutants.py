@@ -45,7 +45,7 @@ import convgrad.runtime.driver as driver
 import convgrad.runtime.memory as memory
 import convgrad.runtime.pool_ir as pool_ir
 from convgrad.arrays import call as calls
-from convgrad.codegen.ir import constant
+from convgrad.codegen.ir_module import constant
 from convgrad.runtime import set_num_threads
 
 SEED = 77

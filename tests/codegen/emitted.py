@@ -5,7 +5,8 @@ import ctypes
 import pytest
 
 from codegen.buffers import Buffer
-from convgrad.codegen.ir import Builder, Module
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Module
 from convgrad.codegen.module import CALL_FIELDS
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.runtime import jit

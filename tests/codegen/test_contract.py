@@ -8,7 +8,8 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function, each_isa
-from convgrad.codegen.ir import Builder, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.dtypes import numpy_dtype

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from codegen.emitted import HOST_ISAS, compile_function
-from convgrad.codegen.ir import Builder, Module, Value, constant
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Module, Value, constant
 
 ISA = HOST_ISAS[0]  # index arithmetic is the same on all
 NUMBERS = (-(1 << 40), -17, -8, -7, -1, 0, 1, 2, 7, 8, 9, 16, 1 << 40)

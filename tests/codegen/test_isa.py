@@ -13,7 +13,7 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function, each_isa
-from convgrad.codegen.ir import index
+from convgrad.codegen.ir_module import index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.dtypes import COMPUTE, FLOATING, numpy_dtype

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.plan.costs import LINE
 
 AT_ONCE = 6  # lines that one tile may ask for before it begins

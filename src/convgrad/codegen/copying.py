@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave, load_every
-from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.splitting import Pieces
 from convgrad.codegen.squares import Dim, Squares

@@ -8,7 +8,8 @@ from math import prod
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data_ahead import DataAhead, Turn
 from convgrad.codegen.input_slab import InputSlab, channels_of
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.lanes import first_group, lane_dims, lane_origin, weights_steps, whole_lanes

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
-from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import paces
 from convgrad.dtypes import SIZES

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.ir import Builder, Index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import SumsStage

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from convgrad.codegen.data import DataStages, emit_data
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Masks, Part, Reduction, Tile
 from convgrad.codegen.module import KernelModule

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.ahead import Walk
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Masks, Reduction, Tile
 from convgrad.codegen.module import KernelModule

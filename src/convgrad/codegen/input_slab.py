@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import count
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.stages import Places
 from convgrad.codegen.zeroing import Range, emit_zero_outside

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from convgrad.codegen.ir import Builder, Index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index
 from convgrad.plan.data import DataPlan
 
 

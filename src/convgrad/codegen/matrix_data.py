@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import DataStages, bias_at, emit_data, round64
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.codegen.microkernels.matrix import MatrixTile

@@ -7,7 +7,8 @@ from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.flat import FlatSums
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import UNITS
 from convgrad.codegen.microkernels.contract import Reduction

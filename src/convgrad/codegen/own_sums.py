@@ -8,7 +8,8 @@ from math import prod
 
 from convgrad.codegen.copying import Dim
 from convgrad.codegen.finish import weights_copy, write_rows
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places

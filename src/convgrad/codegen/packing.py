@@ -6,7 +6,8 @@ from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.interleave import pick
-from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.zeroing import emit_zero
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.splitting import Pieces, pair, split
 

@@ -6,7 +6,8 @@ from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import round64
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE, shuffle
 from convgrad.codegen.microkernels.contract import Tile

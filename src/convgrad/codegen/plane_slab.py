@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.plan.plane_slab import PlaneSlab
 
 

@@ -10,7 +10,8 @@ from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare, finish_bias
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import round64
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile

@@ -8,7 +8,8 @@ from dataclasses import replace
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.in_place_weights import InPlaceSums, Windows
 from convgrad.codegen.interleave import pick
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import ARITHMETIC, Isa
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule

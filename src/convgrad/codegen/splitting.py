@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgrad.codegen.ir import Builder, Value, constant
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Value, constant
 from convgrad.codegen.isa.base import Isa
 
 HIGH = -65536  # the bits of an f32 that are a bf16

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from convgrad.codegen.ir import Builder, Index, Module, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.module import CALL_FIELDS, Stage
 
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")

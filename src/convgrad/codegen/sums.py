@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.ir import Builder, Index, Value, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE, Isa, shuffle
 
 AT_ONCE = 4  # chains of additions that hide each other's latency

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.codegen.ahead import Walk
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Groups, Part, Reduction, Tile

@@ -6,7 +6,8 @@ verdict for the call: a function of the data alone, whichever threads took which
 
 from __future__ import annotations
 
-from convgrad.codegen.ir import Builder, Index, Value, constant
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.stages import Places
 from convgrad.plan.matrix import Limits

@@ -8,7 +8,8 @@ from math import prod
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile

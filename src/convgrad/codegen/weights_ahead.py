@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.weights import WeightsPlan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.flat import FlatSums
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule

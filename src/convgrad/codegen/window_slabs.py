@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.packing import can_spread_by_vectors, spread_groups
 from convgrad.codegen.stages import Places

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from convgrad.codegen.ir import Builder, Index, Module, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC
 from convgrad.codegen.module import KernelModule

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.ir import Builder, Index, Value, constant, index, vector_of
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
 from convgrad.codegen.isa import x86
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory

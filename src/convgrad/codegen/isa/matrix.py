@@ -7,7 +7,8 @@ Manual, TDPBF16PS). Tile numbers are fixed by the emitters: LLVM's allocator, wh
 
 from __future__ import annotations
 
-from convgrad.codegen.ir import Builder, Index, Module, Value, constant, index
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, constant, index
 
 ROWS, ROW_BYTES = 16, 64
 COLUMNS, DEPTH = 16, 32  # f32 in a row of C; bf16 in a row of A

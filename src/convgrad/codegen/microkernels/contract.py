@@ -10,7 +10,8 @@ from heapq import heappop, heappush
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
-from convgrad.codegen.ir import Builder, Index, Value
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
