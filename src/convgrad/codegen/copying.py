@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave, load_every
 from convgrad.codegen.ir import Builder
@@ -40,7 +41,7 @@ class Copy:
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
-        dims = _merged(dims)
+        dims = self._merged(b, dims)
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == 1), None) or _nearly_contiguous(dims, along_dst)
         if along_dst is not None and along_dst is along_src:
@@ -94,6 +95,25 @@ class Copy:
         return self.past_caches and self.isa.streams
 
     # --- loops
+
+    def _merged(self, b: Builder, dims: Sequence[Dim]) -> list[Dim]:
+        """The same box with fewer axes: single elements dropped, axes that continue each other joined."""
+        kept = [d for d in dims if d.extent != 1]
+        while pair := next((pair for pair in permutations(kept, 2) if self._continue(*pair)), None):
+            outer, inner = pair
+            kept = [d for d in kept if d is not outer and d is not inner]
+            kept.append(Dim(b.mul(outer.extent, inner.extent), inner.src, inner.dst))
+        return kept
+
+    def _continue(self, outer: Dim, inner: Dim) -> bool:
+        """Whether two axes are one; of a number of runs that is not known before, runs that are not whole vectors."""
+        if not isinstance(inner.extent, int) or (inner.src * inner.extent, inner.dst * inner.extent) != (
+            outer.src,
+            outer.dst,
+        ):
+            return False
+        parts = inner.src == inner.dst == 1 and inner.extent % self.isa.lanes(self.compute) != 0
+        return isinstance(outer.extent, int) or parts
 
     def _in_order(self, dims: Sequence[Dim]) -> list[Dim]:
         """From one end of a side to the other, outermost first: what lies together there is met together."""
@@ -301,22 +321,3 @@ def _nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None
 
 def _few(extent: Index) -> bool:
     return isinstance(extent, int) and 1 < extent <= 8
-
-
-def _merged(dims: Sequence[Dim]) -> list[Dim]:
-    """The same box with fewer axes: single elements dropped, axes that continue each other joined."""
-    kept = [d for d in dims if d.extent != 1]
-    joined = True
-    while joined:
-        joined = False
-        for outer in kept:
-            for inner in kept:
-                steps = (inner.src * inner.extent, inner.dst * inner.extent) if isinstance(inner.extent, int) else None
-                if outer is not inner and isinstance(outer.extent, int) and steps == (outer.src, outer.dst):
-                    kept = [d for d in kept if d is not outer and d is not inner]
-                    kept.append(Dim(outer.extent * inner.extent, inner.src, inner.dst))
-                    joined = True
-                    break
-            if joined:
-                break
-    return kept
