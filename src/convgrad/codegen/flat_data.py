@@ -59,7 +59,8 @@ class FlatSweep(Sweep):
         run = tuple(range(0, plan.run, plan.lanes))
         unroll = 1 if plan.channel_unit == 1 else min(4, plan.in_channels)
         return Tile(
-            isa=self.isa, compute=plan.compute, rows=tuple(range(plan.width)), columns=run, c_columns=run,
+            isa=self.isa, compute=plan.compute, b_dtype=p.dtype, c_dtype=p.out_dtype,
+            rows=tuple(range(plan.width)), columns=run, c_columns=run,
             c_rows=tuple(range(0, plan.width * step, step)), unroll=unroll,
         )  # fmt: skip
 
@@ -94,7 +95,7 @@ class FlatSweep(Sweep):
         self, spot: Spot, p: Index, column_sums: list[Reduction], masks: Callable[[Builder, Index], Masks] | None
     ) -> None:
         """The tile at output p of the plane."""
-        b, plan, kind = self.b, self.plan, STORAGE[self.plan.compute]
+        b, plan, kind = self.b, self.plan, STORAGE[self.plan.problem.dtype]
         (phase,) = plan.rows.phases
         tap_step = self.tap_strides[plan.outer]
         rows = self._reduction(
@@ -104,8 +105,8 @@ class FlatSweep(Sweep):
         sums = self._in_order((*spot.sums, replace(rows, b_masks=masks), *column_sums))
         plane = b.at(self.slab, spot.slab, kind)
         x = b.at(plane, b.add(p, phase.offset * plan.pitch), kind)
-        weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), kind)
-        target = b.at(self.results, b.add(spot.result, p), kind)
+        weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), STORAGE[plan.compute])
+        target = b.at(self.results, b.add(spot.result, p), STORAGE[plan.problem.out_dtype])
         walks = [self._ahead(plane, p)] if plan.fetches_ahead else []
         self.tile.emit(b, weights, x, target, sums, self._start(self.tile), walks=walks)
 
@@ -116,7 +117,7 @@ class FlatSweep(Sweep):
         place = b.add(p, plan.pitch * max(0, *shifts(plan.rows)) + AHEAD)
         beyond = b.compare("sge", place, plan.positions)
         place = b.add(place, b.select(beyond, index((channels - 1) * channel), index(0)))
-        size, steps = BYTES[plan.compute], self.paces[0] * plan.runs
+        size, steps = BYTES[plan.problem.dtype], self.paces[0] * plan.runs
         lines = plan.run * size // LINE
         first = b.beyond(plane, b.mul(place, size))
         return Planes(first, channel * size, channels, lines, -(-channels * lines // max(1, steps)))

@@ -48,7 +48,8 @@ class InPlaceSums(SumsStage):
         channels, taps, vectors = range(plan.row_channels), range(plan.tile_taps), range(plan.vectors)
         step = plan.sum_rows * plan.width  # of the sums, per tap
         return Tile(
-            isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True,
+            isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, a_dtype=self.slab_dtype,
+            b_dtype=self.slab_dtype,
             rows=tuple(plan.shift(inner, first + t) + c * channel for t in taps for c in channels),
             c_rows=tuple(t * step + c * plan.width for t in taps for c in channels),
             columns=tuple(v * plan.lane_channel for v in vectors), c_columns=tuple(v * plan.lanes for v in vectors),
@@ -57,7 +58,7 @@ class InPlaceSums(SumsStage):
     def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
         """All tiles of a block: for some channels of the column side all of the row side, which they read together."""
         plan = self.plan
-        kind = STORAGE[plan.compute]
+        kind = STORAGE[self.slab_dtype]
         bases = [
             b.at(at.of(name), b.mul(self.bundle, self.tensor_strides[name][1]), kind)
             for name in (self.row_tensor, self.lane_tensor)
@@ -120,7 +121,9 @@ class InPlaceSums(SumsStage):
                 one_tile(row, b.add(b.mul(tap, axis.taps), first), moved, windows)
 
         def one_tile(row: Index, tap: Index, moved: tuple[Index, Index], windows: Windows) -> None:
-            a, x = (b.at(base, place, STORAGE[plan.compute]) for base, place in zip((rows, lanes), moved, strict=True))
+            a, x = (
+                b.at(base, place, STORAGE[self.slab_dtype]) for base, place in zip((rows, lanes), moved, strict=True)
+            )
             walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
             tile = self._tile_of_taps(windows.tap)
             if self.own is None:

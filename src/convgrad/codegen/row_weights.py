@@ -10,10 +10,11 @@ from convgrad.codegen.in_place_weights import InPlaceSums, Windows
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
-from convgrad.codegen.isa.base import ARITHMETIC, Isa
+from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.weights import emit_weights
+from convgrad.dtypes import COMPUTE
 from convgrad.plan.row_weights import RowWeightsPlan
 
 
@@ -45,10 +46,10 @@ class RowSums(InPlaceSums):
 
         def of_x(b: Builder, address: Value, offset: int) -> Value:
             element, windows = places[offset]
-            return read_every(b, self.isa, plan.compute, address, axis.stride, element, axis.image, windows)
+            return read_every(b, self.isa, self.slab_dtype, address, axis.stride, element, axis.image, windows)
 
         def of_y(b: Builder, address: Value, offset: int) -> Value:
-            return read_every(b, self.isa, plan.compute, address, 1, 0, ends[offset], plan.lanes)
+            return read_every(b, self.isa, self.slab_dtype, address, 1, 0, ends[offset], plan.lanes)
 
         return replace(tile, a_read=of_x, b_read=of_y)
 
@@ -75,12 +76,13 @@ class RowSums(InPlaceSums):
 
 
 def read_every(
-    b: Builder, isa: Isa, compute: str, address: Value, step: int, first: int, extent: int, many: int
+    b: Builder, isa: Isa, dtype: str, address: Value, step: int, first: int, extent: int, many: int
 ) -> Value:
     """Every so manieth number of a row, from a place on; zeros for those that the row does not have.
 
     The first is element `first` of a row of `extent`, at `address`; lanes from `many` on are zero, too.
     """
+    compute = COMPUTE[dtype]
     lanes = isa.lanes(compute)
     many = min(many, lanes)
     parts = []
@@ -92,7 +94,7 @@ def read_every(
             parts.append(Value(isa.vector(compute), "zeroinitializer"))
             continue
         mask = None if all(held) else Value(f"i{lanes}", str(bits))
-        parts.append(isa.load(b, compute, b.at(address, start, ARITHMETIC[compute]), lanes, mask=mask))
+        parts.append(isa.load(b, dtype, b.at(address, start, STORAGE[dtype]), lanes, mask=mask))
     if step == 1:
         return parts[0]
     parts += [Value(isa.vector(compute), "zeroinitializer")] * (step - len(parts))

@@ -26,13 +26,13 @@ BORDER = 3.0  # cycles for the masks of a vector and a tap of the rows, in tiles
 
 
 def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Iterator[tuple[float, FlatDataPlan]]:
-    """Predicted cycles and the plan, where planes are alike and numbers are stored as they are multiplied.
+    """Predicted cycles and the plan, where planes are alike.
 
     `base` is the plan with vectors along outputs that packs what it reads, and takes so many cycles besides that.
     """
     p = base.problem
     masked = base.lanes * SIZES[base.compute] == LINE  # as instruction sets with masks are
-    if not masked or p.accumulate or not p.dtype == base.compute == p.out_dtype or not flat(base):
+    if not masked or p.accumulate or not flat(base):
         return
     if not 0 < base.in_channels <= MOST_CHANNELS or base.axes[-1].taps > MOST_TAPS:
         return

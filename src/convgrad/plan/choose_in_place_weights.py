@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM
@@ -18,10 +19,9 @@ from convgrad.plan.weights import window_axes
 from convgrad.plan.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_VECTOR
 from convgrad.problem.conv import ConvProblem, Ints
 
-MOVED, STILL = (
-    1.7,
-    1.0,
-)  # cycles for a vector of the side that moves with the tap, which crosses lines, and of the other
+Plan = TypeVar("Plan", bound=InPlaceWeightsPlan)
+
+MOVED, STILL = 1.7, 1.0  # cycles for a vector of the side that moves, across lines, and of the other
 READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from, and for one of y of rows of any length
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
@@ -36,12 +36,12 @@ CHUNKS = (1, 2, 4, 8, MOST_CHUNKS)
 
 
 def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, InPlaceWeightsPlan]]:
-    """Predicted cycles, and a plan, where rows lie side by side and numbers are stored as they are multiplied."""
+    """Predicted cycles, and a plan, where rows lie side by side."""
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     weights = problem.x_channels * problem.y_channels * prod(problem.taps)
     masked = machine.lanes_f32 * 4 == LINE  # as instruction sets with masks are
-    if not masked or problem.dtype != compute or not weights or not (alike(problem) or rows_in_memory(problem)):
+    if not masked or not weights or not (alike(problem) or rows_in_memory(problem)):
         return
     if weights * lanes * SIZES[compute] > MOST_SUM_BYTES:
         return
@@ -65,7 +65,7 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         yield min(((_cycles(one), one) for one in blocked if _few(one)), key=lambda found: found[0])
 
 
-def _tiles(plan: InPlaceWeightsPlan, registers: int) -> Iterator[InPlaceWeightsPlan]:
+def _tiles(plan: Plan, registers: int) -> Iterator[Plan]:
     """Tiles that fit, of as many channels as divide them: there is no room for others."""
     taps = plan.axes[-1].taps
     for together in (t for t in range(1, taps + 1) if taps % t == 0 and taps // t <= MOST_BODIES):

@@ -94,7 +94,6 @@ class FlatDataPlan(DataPlan):
         assert self.writes_in_place
         assert self.i_blocks == 1
         assert not any((self.spread, self.unroll, p.accumulate))
-        assert p.dtype == self.compute == p.out_dtype
         assert self.positions >= self.run
         assert self.out_channels >= self.width
         assert flat(self)

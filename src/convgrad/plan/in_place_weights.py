@@ -66,7 +66,6 @@ class InPlaceWeightsPlan(WindowLanesPlan):
         assert self.direct
         assert not self.spread
         assert self.lane_groups == 1
-        assert p.dtype == self.compute
         assert self.axes[-1].taps % self.tile_taps == 0
         assert self.row_count % self.row_channels == 0
         assert self.lane_count % self.vectors == 0

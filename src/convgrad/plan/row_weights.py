@@ -42,7 +42,6 @@ class RowWeightsPlan(InPlaceWeightsPlan):
         assert self.rows_shift
         assert not self.spread
         assert self.lane_groups == 1
-        assert self.problem.dtype == self.compute
         assert self.axes[-1].taps % self.tile_taps == 0
         assert self.row_count % self.row_channels == 0
         assert self.lane_count % self.vectors == 0

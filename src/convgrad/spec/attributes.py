@@ -63,8 +63,8 @@ def integer(op: str, name: str, value: Any, *, least: int = 0) -> int:
 def integers(op: str, name: str, value: Any, *, least: int = 0) -> tuple[int, ...]:
     """A list, tuple or one-dimensional array of integers, as a tuple."""
     # a mapping is told by its keys: asking whether a list is one takes 1 ms, the first time in a process
-    named = isinstance(value, str | bytes) or hasattr(value, "keys")
-    if named or not hasattr(value, "__len__") or not hasattr(value, "__getitem__"):
+    sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
+    if isinstance(value, str | bytes) or not sequence:
         raise AttributeRuleError(
             f"{op}: {name} is {value!r}, which is of type {type(value).__name__}; give a list of integers"
         )

@@ -63,7 +63,11 @@ class Isa:
         With `mask`, an integer of as many bits, only the lanes whose bits are set are.
         """
         stored = STORAGE[dtype] if lanes == 1 else vector_of(lanes, STORAGE[dtype])
-        if mask is not None:
+        if mask is not None and mask.text.isdigit() and int(mask.text).bit_count() == 1:  # as of a count of 1
+            lane = int(mask.text).bit_length() - 1
+            one = b.load(STORAGE[dtype], b.at(address, lane, STORAGE[dtype]), BYTES[dtype])
+            raw = b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
+        elif mask is not None:
             bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
             raw = self._masked_load(b, stored, address, BYTES[dtype], bits)
         elif count is None:
