@@ -145,6 +145,9 @@ def test_taps_of_windows_side_by_side_become_channels(name, unknown):
     assert np.prod(simple.taps) * simple.merged_taps == np.prod(problem.taps)
     assert elements(simple, "x") == elements(problem, "x")
     assert channels_in_turn(simple) == channels_in_turn(problem)
+    if unknown == "w":  # sums per channel of y are what they were
+        asked = replace(problem, bias_gradient="y", bias_stride=3)
+        assert (simplify(asked).merged_taps, simplify(asked).bias_stride) == (simple.merged_taps, 3)
     assert simplify(replace(problem, unknown=Unknown.Y)).merged_taps == 1  # it would be another order of a sum
 
 

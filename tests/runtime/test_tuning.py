@@ -385,6 +385,7 @@ print(made.from_disk, made.scratch_bytes, *loaded)
 
 
 def test_a_new_process_follows_a_decision_without_a_compiler(python, finish):
+    finish(python("from convgrad.runtime.threads import team; team.start()"))  # compiles the workers, once and for all
     first, before, *_ = finish(python(USE + TELL)).split()
     assert first == "False"
     assert finish(python(USE + TELL)).split()[1] == before

@@ -90,7 +90,7 @@ def _with_taps_merged(p: ConvProblem, n: int) -> ConvProblem:
         stride=changed(p.stride, n, 1),
         x_strides=changed(changed(p.x_strides, 3 + n, taps * x_step), 2, steps[0]),
         w_strides=changed(changed(p.w_strides, 3 + n, 0), 2, steps[1]),
-        bias_stride=0,
+        bias_stride=0 if p.bias else p.bias_stride,  # one number for all
     )
 
 
