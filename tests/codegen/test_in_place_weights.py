@@ -12,7 +12,7 @@ from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.row_weights import RowWeightsPlan
-from convgrad.problem.conv import Unknown
+from convgrad.problem.conv import ConvProblem, Unknown
 
 
 def divisor(rng, n, most):
@@ -118,3 +118,19 @@ def test_chosen_where_few_channels_meet_few():
     gaps = resnext(4)
     assert not in_place(replace(gaps, x_strides=(*gaps.x_strides[:3], 64, 1)))
     assert not in_place(resnext(4, pad_low=(0, 0), y_extent=(54, 54)))
+
+
+@needs_masks
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_windows_behind_the_image_meet_nothing(dtype):
+    """On an outer axis of one tap, without pads before it."""
+    shapes = {"x": (1, 1, 3, 1, 6, 16), "w": (1, 4, 3, 1, 2, 1), "y": (1, 1, 4, 3, 6, 16)}
+    problem = ConvProblem(
+        unknown=Unknown.W, batch=1, groups=1, x_channels=3, y_channels=4, x_extent=(1, 6, 16), y_extent=(3, 6, 16),
+        taps=(1, 2, 1), stride=(1, 1, 1), dilation=(1, 2, 3), pad_low=(0, 1, 0),
+        **{f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()},
+        dtype=dtype, out_dtype="f32",
+    )  # fmt: skip
+    _, plan = next(in_place_candidates(problem, machine_for(ISA)))
+    assert plan.axes[1].clipped
+    check_plan(problem, plan, machine_for(ISA), 1)

@@ -86,7 +86,7 @@ class InPlaceSums(SumsStage):
 
             def of_tap(r: Index, _: object) -> None:
                 start, step = starts[n], b.add(b.mul(tap, axis.taps), r)
-                if axis.taps == 1 and not axis.low and axis.stride == 1:
+                if axis.taps == 1 and not axis.clipped and not axis.low and axis.stride == 1:
                     x, inside = start, met
                 else:
                     x = b.add(b.mul(start, axis.stride), b.sub(b.mul(r, axis.dilation), axis.low))
