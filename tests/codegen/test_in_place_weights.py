@@ -10,7 +10,7 @@ from codegen.test_flat_data import ISA, alike_problem, apart, needs_masks, resne
 from convgrad.plan.choose import choose
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
-from convgrad.plan.machine import machine_for
+from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -118,6 +118,23 @@ def test_chosen_where_few_channels_meet_few():
     gaps = resnext(4)
     assert not in_place(replace(gaps, x_strides=(*gaps.x_strides[:3], 64, 1)))
     assert not in_place(resnext(4, pad_low=(0, 0), y_extent=(54, 54)))
+
+
+def test_channels_that_windows_would_reach_into_are_not_read_in_place():
+    """Rows of two elements, of which every channel begins where the one before ends; taps reach four to either side."""
+    problem = ConvProblem(
+        unknown=Unknown.W, batch=1, groups=1, x_channels=4, y_channels=3, x_extent=(9, 2), y_extent=(12, 4),
+        taps=(1, 3), stride=(1, 1), dilation=(2, 2), pad_low=(2, 4), x_strides=(72, 72, 2, 8, 1),
+        w_strides=(36, 12, 3, 3, 1), y_strides=(144, 144, 48, 4, 1),
+    )  # fmt: skip
+    machine = machine_for(ISA)
+    assert next(in_place_candidates(problem, machine), None) is None
+    wide = replace(problem, x_strides=(720, 720, 18, 72, 1))  # channels far from each other
+    assert next(in_place_candidates(wide, machine), None) is not None
+    planes = replace(problem, x_strides=(72, 72, 18, 2, 1))
+    _, plan = next(in_place_candidates(planes, machine))
+    if why_not(ISA) is None:
+        check_plan(planes, plan, machine, 1)
 
 
 @needs_masks

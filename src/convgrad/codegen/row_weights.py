@@ -41,6 +41,7 @@ class RowSums(InPlaceSums):
                 element = plan.shift(inner, first + t) + axis.stride * i
                 for c in range(plan.row_channels):
                     places[element + c * channel] = element, plan.pitch - i
+        assert len(places) == plan.vectors_of_row * plan.tile_taps * plan.row_channels
         ends = {v * plan.lane_channel + i: plan.pitch - i for v in range(plan.vectors)
                 for i in range(0, plan.pitch, plan.lanes)}  # fmt: skip
 
