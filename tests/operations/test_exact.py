@@ -116,8 +116,16 @@ EMPTY = {  # op, shapes of the inputs, keywords, shape of the result
     "no windows": ("Convolution", [(2, 2, 3), (3, 3, 4)], {}, (2, 0, 4)),
     "no windows, data": ("ConvolutionBackwardData", [(2, 0, 4), (3, 3, 4), (2, 2, 3)], {}, (2, 2, 3)),
     "no windows, weights": ("ConvTransposeBackwardWeights", [(2, 0, 4), (2, 2, 3), (3, 3, 4)], {}, (3, 3, 4)),
+    "no batch, depthwise": (
+        "ConvolutionBackwardWeights", [(0, 5, 22), (0, 5, 20), (5, 1, 3)],
+        {"groups": 5, "data_format": "NCX", "weights_format": "OIX"}, (5, 1, 3),
+    ),
+    "no windows, depthwise": (
+        "ConvolutionBackwardData", [(2, 5, 0), (5, 1, 3), (2, 5, 2)],
+        {"groups": 5, "data_format": "NCX", "weights_format": "OIX"}, (2, 5, 2),
+    ),
     "no image": ("ConvTranspose", [(2, 1, 4), (1, 3, 4)], {"pads_begin": [1]}, (2, 0, 3)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "shapes", "keywords", "wanted"), EMPTY.values(), ids=EMPTY)

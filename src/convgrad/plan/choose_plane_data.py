@@ -46,7 +46,7 @@ def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     """Predicted cycles and the plan, where one channel meets one and rows of the input lie side by side in memory."""
     if problem.x_channels != 1 or problem.y_channels != 1:
         return
-    if problem.x_strides[-1] != 1 or problem.y_strides[-1] != 1:
+    if problem.x_strides[-1] != 1 or problem.y_strides[-1] != 1 or 0 in problem.shapes["x"] + problem.shapes["y"]:
         return
     axes = gather_axes(problem)
     inner, phases = axes[-1], prod(len(axis.phases) for axis in axes)

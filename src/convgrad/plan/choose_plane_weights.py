@@ -42,7 +42,7 @@ def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     """Predicted cycles and the plan, where one channel meets one and rows lie side by side in memory."""
     if not (problem.x_channels == problem.y_channels == 1 and problem.x_strides[-1] == problem.y_strides[-1] == 1):
         return
-    if problem.stride[-1] > MOST_PHASES:
+    if problem.stride[-1] > MOST_PHASES or 0 in problem.shapes["x"] + problem.shapes["y"]:
         return
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
