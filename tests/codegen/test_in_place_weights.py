@@ -10,7 +10,7 @@ from codegen.test_flat_data import ISA, alike_problem, apart, needs_masks, resne
 from convgrad.plan.choose import choose
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
-from convgrad.plan.machine import machine_for, why_not
+from convgrad.plan.machine import machine_for
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -120,7 +120,8 @@ def test_chosen_where_few_channels_meet_few():
     assert not in_place(resnext(4, pad_low=(0, 0), y_extent=(54, 54)))
 
 
-def test_channels_that_windows_would_reach_into_are_not_read_in_place():
+@needs_masks
+def test_channels_that_windows_reach_into():
     """Rows of two elements, of which every channel begins where the one before ends; taps reach four to either side."""
     problem = ConvProblem(
         unknown=Unknown.W, batch=1, groups=1, x_channels=4, y_channels=3, x_extent=(9, 2), y_extent=(12, 4),
@@ -128,13 +129,26 @@ def test_channels_that_windows_would_reach_into_are_not_read_in_place():
         w_strides=(36, 12, 3, 3, 1), y_strides=(144, 144, 48, 4, 1),
     )  # fmt: skip
     machine = machine_for(ISA)
-    assert next(in_place_candidates(problem, machine), None) is None
-    wide = replace(problem, x_strides=(720, 720, 18, 72, 1))  # channels far from each other
-    assert next(in_place_candidates(wide, machine), None) is not None
-    planes = replace(problem, x_strides=(72, 72, 18, 2, 1))
-    _, plan = next(in_place_candidates(planes, machine))
-    if why_not(ISA) is None:
-        check_plan(planes, plan, machine, 1)
+    for strides in ((72, 72, 2, 8, 1), (720, 720, 18, 72, 1), (72, 72, 18, 2, 1)):  # the last two: far from each other
+        one = replace(problem, x_strides=strides)
+        _, plan = next(in_place_candidates(one, machine))
+        check_plan(one, plan, machine, 1)
+
+
+@needs_masks
+@pytest.mark.parametrize(("taps", "dilation"), [(5, 4), (9, 2)])
+def test_taps_that_read_parts_of_the_same_vector(taps, dilation):
+    """The last tap begins where the second vector of the first one does, which a row ends."""
+    shapes = {"x": (1, 1, 2, 5, 37), "w": (1, 2, 2, 1, taps), "y": (1, 1, 2, 5, 21)}
+    problem = ConvProblem(
+        unknown=Unknown.W, batch=1, groups=1, x_channels=2, y_channels=2, x_extent=(5, 37), y_extent=(5, 21),
+        taps=(1, taps), stride=(1, 1), dilation=(1, dilation), pad_low=(0, 0),
+        **{f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()},
+    )  # fmt: skip
+    _, plan = next(in_place_candidates(problem, machine_for(ISA)))
+    assert isinstance(plan, RowWeightsPlan)
+    for tile_taps in (plan.tile_taps, taps):
+        check_plan(problem, replace(plan, tile_taps=tile_taps), machine_for(ISA), 1)
 
 
 @needs_masks

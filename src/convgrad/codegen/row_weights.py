@@ -31,28 +31,38 @@ class RowSums(InPlaceSums):
     plan: RowWeightsPlan
 
     def _tile_of_taps(self, first: int) -> Tile:
-        """That reads some of what lies between the first element that windows meet and the last."""
+        """That reads some of what lies between the first element that windows meet and the last.
+
+        Its offsets are numbers of what a row has to read, as two taps may read different parts of the same vector.
+        """
         plan, axis = self.plan, self.plan.axes[-1]
         tile = InPlaceSums._tile_of_taps(self, first)
-        channel, inner = plan.row_slab[1], len(plan.axes) - 1
-        places = {}  # offset from where a row begins: the first element, and windows that are left
-        for i in range(0, plan.pitch, plan.lanes):
-            for t in range(plan.tile_taps):
-                element = plan.shift(inner, first + t) + axis.stride * i
-                for c in range(plan.row_channels):
-                    places[element + c * channel] = element, plan.pitch - i
-        assert len(places) == plan.vectors_of_row * plan.tile_taps * plan.row_channels
-        ends = {v * plan.lane_channel + i: plan.pitch - i for v in range(plan.vectors)
-                for i in range(0, plan.pitch, plan.lanes)}  # fmt: skip
+        inner, windows = len(plan.axes) - 1, range(0, plan.pitch, plan.lanes)
+        rows = [
+            (c * plan.row_slab[1], plan.shift(inner, first + t))
+            for t in range(plan.tile_taps)
+            for c in range(plan.row_channels)
+        ]
+        of_rows = [(channel, shift + axis.stride * i, plan.pitch - i) for channel, shift in rows for i in windows]
+        of_lanes = [(v * plan.lane_channel, i) for v in range(plan.vectors) for i in windows]
 
-        def of_x(b: Builder, address: Value, offset: int) -> Value:
-            element, windows = places[offset]
-            return read_every(b, self.isa, self.slab_dtype, address, axis.stride, element, axis.image, windows)
+        def of_x(b: Builder, row: Value, number: int) -> Value:
+            channel, element, many = of_rows[number]
+            address = self._at(b, row, channel + element)
+            return read_every(b, self.isa, self.slab_dtype, address, axis.stride, element, axis.image, many)
 
-        def of_y(b: Builder, address: Value, offset: int) -> Value:
-            return read_every(b, self.isa, self.slab_dtype, address, 1, 0, ends[offset], plan.lanes)
+        def of_y(b: Builder, row: Value, number: int) -> Value:
+            channel, i = of_lanes[number]
+            address = self._at(b, row, channel + i)
+            return read_every(b, self.isa, self.slab_dtype, address, 1, 0, plan.pitch - i, plan.lanes)
 
-        return replace(tile, a_read=of_x, b_read=of_y)
+        return replace(
+            tile, a_read=of_x, b_read=of_y, rows=tuple(range(0, len(of_rows), len(windows))),
+            columns=tuple(range(0, len(of_lanes), len(windows))),
+        )  # fmt: skip
+
+    def _at(self, b: Builder, row: Value, place: int) -> Value:
+        return b.at(row, place, STORAGE[self.slab_dtype])
 
     def _rows_met(self, b: Builder, start: Index, r: Index) -> tuple[Index, Index, Index]:
         """Rows of a block that meet the image at tap r, and where both sides have the first of them."""
@@ -71,8 +81,7 @@ class RowSums(InPlaceSums):
         """Row by row."""
         plan, n = self.plan, len(self.plan.outer)
         steps = plan.flat[0].stride * plan.row_slab[0][n], plan.lane_slab[n]
-        stride = plan.axes[-1].stride
-        written = [(stride * i, i) for i in range(0, plan.pitch, plan.lanes)]
+        written = [(n, n) for n in range(plan.vectors_of_row)]
         return tile.sum(b, a, x, start, [Reduction(0, windows.many, *steps, 1)], written, walks)
 
 

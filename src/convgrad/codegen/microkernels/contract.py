@@ -16,7 +16,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
-Read = Callable[[Builder, Value, int], Value]  # of an address, at such an offset from where the step begins
+Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 Masks = tuple[Value | None, ...]  # integers of a bit per lane; None, or no masks at all: all lanes
 
 
@@ -252,10 +252,10 @@ class Tile:
 
     def _of_a(self, b: Builder, a: Value, offset: int, number: int, mask: Value | None = None) -> Value:
         """What the lanes of a column meet."""
+        if self.a_read is not None:
+            return self.a_read(b, a, offset)
         lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
         address = self._at_a(b, a, offset)
-        if self.a_read is not None:
-            return self.a_read(b, address, offset)
         if not self.a_vector:
             return self.isa.splat(b, self.isa.load(b, dtype, address), lanes)
         if self.groups is None:
@@ -286,9 +286,9 @@ class Tile:
             return load_b(offset)
 
         def load_b(offset: int) -> Value:
-            address = self._at_b(b, x, offset)
             if self.b_read is not None:
-                return self.b_read(b, address, offset)
+                return self.b_read(b, x, offset)
+            address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
             return self.isa.load(b, b_dtype, address, lanes, mask=b_masks.get(offset))
