@@ -19,6 +19,8 @@ GEOMETRIES = {
     "depthwise": (2, 20, 20, 20, (24, 33), 5, 1, 2, 4),
     "depthwise, strided": (1, 16, 16, 16, (29, 31), 3, 2, 1, 1),
     "one run": (1, 1, 40, 24, (18, 33), 3, 1, 1, 1),
+    "two vectors of outputs": (1, 1, 48, 30, (18, 37), 5, 1, 1, 2),
+    "a vector of outputs, in phases": (2, 1, 24, 12, (21, 40), 3, 2, 1, 1),
     "several runs": (2, 1, 192, 16, (9, 40), 3, 1, 1, 1),
     "several runs, few outputs": (1, 1, 80, 2, (21, 50), 3, 1, 1, 1),
     "runs of unequal length": (1, 1, 67, 32, (14, 30), 3, 1, 1, 1),

@@ -21,9 +21,9 @@ from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.order import FEW_CHANNELS, taps_inside
 from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.tiles import TileShape, best_pixel_tile, best_spread_tile, best_tile
+from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
@@ -91,7 +91,7 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
-    plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
+    plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan, machine)), cycles)
     return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
 
 
@@ -155,13 +155,15 @@ def _writes_in_place(plan: DataPlan) -> bool:
     return solved[2] == 1 and plan.out_channels >= plan.width
 
 
-def _unrolled_axes(plan: DataPlan) -> int:
+def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
     """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over.
 
     Across groups of several channels the kernel alone decides, because the order of the sum depends on it.
     """
     if isinstance(plan, FoldedPlan):
         return 0
+    if not plan.spread and _taps_inside(plan, machine):
+        return 1
     if plan.spread and plan.in_channels > 1:
         inner = plan.axes[-1]
         products = plan.in_channels * sum(phase.taps for phase in inner.phases)
@@ -175,6 +177,11 @@ def _unrolled_axes(plan: DataPlan) -> int:
             break
         count += 1
     return count
+
+
+def _taps_inside(plan: DataPlan, machine: Machine) -> bool:
+    """Whether the order of sums wants that, where registers are many and long."""
+    return plan.lanes * SIZES[plan.compute] == LINE and taps_inside(plan.problem, plan.lanes, machine.registers)
 
 
 def _shape(plan: DataPlan | PlaneDataPlan) -> str:
@@ -226,8 +233,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     channels = max(1, channels_in), channels_out
     cost = elements_in * MOVE + elements_out * (TURN_BACK if out_channels_first else MOVE)
 
+    sharing = _taps_inside(base, machine)
+
     def along_channels(first: int, *, inside: bool = False) -> Predicted:
-        shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
+        if sharing:
+            shape = best_sharing_tile(axes, channels, lanes, machine.registers, first=first)
+        else:
+            shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
         most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
         plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
         return groups * shape.cycles + cost, plan
@@ -245,7 +257,8 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     along_outputs = planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most))
     yield groups * shape.cycles + cost, along_outputs
-    yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
+    if not sharing:
+        yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
 
     for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):
         most = max(16, PANEL_BYTES // max(1, round(size * plan.taps / phases * axes[-1].out_step * plan.width)))

@@ -22,6 +22,8 @@ PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
 VECTOR_BYTES = 64  # or less
 ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
+SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
+MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
 CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 
@@ -90,6 +92,37 @@ def best_tile(
             cycles = blocks * (visits * given * step_cycles(rows, vectors) + tiles * (TILE_OVERHEAD + rows * vectors))
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
+    assert best is not None
+    return best
+
+
+def best_sharing_tile(
+    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, first: int
+) -> TileShape:
+    """The cheapest tile of neighbours on the axes from `first`, where the taps of a row share what they read.
+
+    Those of the innermost axis are written out, beside the image, too; see `order.taps_inside`.
+    """
+    given, solved = channels
+    vectors = -(-solved // lanes)
+    *outer, inner = axes
+    room = (registers - inner.taps * vectors - SPARE) // vectors
+    most = max(1, min(room, MOST_SHARING // max(1, inner.taps * vectors)))
+    best: TileShape | None = None
+    for rest in splits(tuple(axis.count for axis in axes[first:]), most):
+        tile = (*[1] * first, *rest)
+        rows, size = prod(tile), tile[-1]
+        beside = prod(axis.visits(n) for axis, n in zip(outer, tile, strict=False))
+        tiles = prod(axis.tiles(n) for axis, n in zip(outer, tile, strict=False))
+        cycles = tiles * inner.tiles(size) * (TILE_OVERHEAD + rows * vectors)
+        for phase in inner.phases:
+            places = {inner.in_step * m + inner.offset_step * t for m in range(size) for t in range(phase.taps)}
+            products = rows * vectors * phase.taps / FMA_PER_CYCLE
+            loads = NUMBER * rows // size * len(places) + VECTOR * vectors * phase.taps
+            step = max(products, loads, LATENCY * phase.taps)
+            cycles += beside * -(-phase.count // size) * given * step
+        if best is None or cycles < best.cycles:
+            best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
 

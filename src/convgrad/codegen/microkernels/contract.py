@@ -345,7 +345,7 @@ class Tile:
         ]
         spare = self.isa.registers - len(self.rows) * len(self.columns) - 2
         for side in (0, 1):
-            if (side == 1 or self.a_vector) and places[side] < visits[side] and places[1 - side] <= spare:
+            if places[side] < visits[side] and places[1 - side] <= spare:
                 return side
         return None
 
