@@ -11,7 +11,8 @@ from codegen.emitted import compile_function, each_isa
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Module, Value
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.dtypes import numpy_dtype
 
 BOTH = pytest.mark.parametrize("compute", ["f32", "f64"])

@@ -14,7 +14,8 @@ from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
 from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
-from convgrad.codegen.microkernels.contract import Groups, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Groups
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep

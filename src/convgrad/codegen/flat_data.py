@@ -10,7 +10,8 @@ from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
-from convgrad.codegen.microkernels.contract import Masks, Part, Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Masks, Part, Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.sweep import Spot, Sweep, paces
 from convgrad.plan.costs import LINE

@@ -10,7 +10,8 @@ from convgrad.codegen.ahead import Walk
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.microkernels.contract import Masks, Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Masks, Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import SumsStage, emit_weights

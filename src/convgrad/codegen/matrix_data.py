@@ -9,8 +9,8 @@ from convgrad.codegen.data import DataStages, bias_at, emit_data, round64
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
-from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.codegen.microkernels.matrix import MatrixTile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.pairs import store_pairs

@@ -11,8 +11,8 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import UNITS
-from convgrad.codegen.microkernels.contract import Reduction
 from convgrad.codegen.microkernels.matrix import MatrixTile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.pairs import PairCopy
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square

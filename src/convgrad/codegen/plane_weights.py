@@ -14,7 +14,8 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
-from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.plane_slab import PlaneBox, plane_box
 from convgrad.codegen.stages import Places, emit_stage

@@ -11,7 +11,8 @@ from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
-from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.weights import emit_weights
 from convgrad.dtypes import COMPUTE

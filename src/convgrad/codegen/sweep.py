@@ -11,7 +11,8 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
-from convgrad.codegen.microkernels.contract import Groups, Part, Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Groups, Part, Reduction
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan

@@ -12,7 +12,8 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
-from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Condition, Places, emit_stage

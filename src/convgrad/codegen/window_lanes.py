@@ -7,7 +7,8 @@ from convgrad.codegen.flat import FlatSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
-from convgrad.codegen.microkernels.contract import Reduction, Tile
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import emit_weights

@@ -5,65 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, in_order, joined, known
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
-Masks = tuple[Value | None, ...]  # integers of a bit per lane; None, or no masks at all: all lanes
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One step of a sum that only some rows of a tile take part in, and where it finds A and B; see `Tile.b_masks`."""
-
-    a: int
-    b: int
-    rows: tuple[int, ...]
-    b_masks: Masks = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
-
-    With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
-    `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
-    `a_masks` and `b_masks` give those of a step, see `Tile`.
-    """
-
-    start: Index
-    stop: Index
-    a_step: int
-    b_step: int | Value
-    pace: int = 0
-    parts: tuple[Part, ...] = ()
-    a_masks: Callable[[Builder, Index], Masks] | None = None
-    b_masks: Callable[[Builder, Index], Masks] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """A vector of C holds whole groups: so many lanes of each, which meet so many numbers of A one after the other."""
-
-    numbers: int
-    lanes: int
-
-    def per_vector(self, lanes: int) -> int:
-        """Numbers of A that belong to a vector."""
-        return lanes // self.lanes * self.numbers
-
-    def sources(self, lanes: int, number: int) -> list[int]:
-        """Where among them each lane finds a number of its group; lanes that are left over follow the last group."""
-        last = lanes // self.lanes - 1
-        return [min(lane // self.lanes, last) * self.numbers + number for lane in range(lanes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +85,7 @@ class Tile:
         if taps:
             for walk in walks:
                 walk.begin(b)
-            tile = self._reduce(b, a, x, tile, _joined(reductions), taps, walks, 0)
+            tile = self._reduce(b, a, x, tile, joined(reductions), taps, walks, 0)
         return [tile[place] for place in places]
 
     def load(self, b: Builder, c: Value) -> list[Value]:
@@ -208,12 +160,12 @@ class Tile:
         if not (a_masks or b_masks):
             return self
         return replace(
-            self, a_masks=_both(b, self.a_masks, a_masks), b_masks=_both(b, self.b_masks, b_masks)
+            self, a_masks=both(b, self.a_masks, a_masks), b_masks=both(b, self.b_masks, b_masks)
         )  # fmt: skip
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
-        if not self.in_turn or not _known(axis) or axis.a_step != 1:
+        if not self.in_turn or not known(axis) or axis.a_step != 1:
             return 0
         assert isinstance(axis.stop, int)
         piece = range(0, len(self.rows) * axis.stop, axis.stop)
@@ -366,59 +318,10 @@ class Tile:
             if of_sum in last:
                 earlier[last[of_sum]] = None
             last[of_sum] = place
-        order = _in_order(before, in_rounds=self.in_rounds)
+        order = in_order(before, in_rounds=self.in_rounds)
         return [by_place[place] for place in order] if order else self._steps(taps, None)
 
     def zeros(self) -> list[Value]:
         """To start from."""
         zero = Value(self.isa.vector(self.compute), "zeroinitializer")
         return [zero] * (len(self.rows) * len(self.columns))
-
-
-def _joined(reductions: Sequence[Reduction]) -> list[Reduction]:
-    """The same sum in the same order with fewer axes: one whose steps continue those of the next is joined to it."""
-    joined: list[Reduction] = []
-    for axis in reversed(reductions):
-        inner = joined[0] if joined and _known(joined[0]) and _known(axis) else None
-        steps = (axis.a_step, axis.b_step, axis.pace)
-        if inner is not None and steps == tuple(inner.stop * step for step in (inner.a_step, inner.b_step, inner.pace)):
-            joined[0] = replace(inner, stop=axis.stop * inner.stop)
-            continue
-        joined.insert(0, axis)
-    return joined
-
-
-def _in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[int]:
-    """Numbers after all that come before them, [] if there is no such order.
-
-    Of those that may be next the least one; `in_rounds`, all of them, then all that may follow.
-    """
-    sorter, ready, order = TopologicalSorter(before), [], []
-    try:
-        sorter.prepare()
-    except CycleError:
-        return []
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heappush(ready, number)
-        batch = [heappop(ready) for _ in range(len(ready) if in_rounds else 1)]
-        order += batch
-        sorter.done(*batch)
-    return order
-
-
-def _both(b: Builder, masks: Masks, others: Masks) -> Masks:
-    """Lanes that two masks hold."""
-    if not (masks and others):
-        return masks or others
-    pairs = zip(masks, others, strict=True)
-    return tuple(x or y if x is None or y is None else b.binary("and", x, y) for x, y in pairs)
-
-
-def _known(axis: Reduction) -> bool:
-    return (
-        isinstance(axis.stop, int)
-        and isinstance(axis.b_step, int)
-        and axis.start == 0
-        and not (axis.parts or axis.a_masks or axis.b_masks)
-    )
