@@ -203,7 +203,7 @@ class DataStages(InputSlab):
         plan = self.plan
         self.ahead = DataAhead(b, plan) if plan.fetches_slab or plan.fetches_weights else None
         *blocks, self.group, share = b.split(task, plan.grid)
-        self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
+        self.starts = [self._block_start(b, n, block) for n, block in enumerate(blocks)]
         slab = at.scratch
         results = b.at(at.scratch, self.slab_bytes, "i8")
         self.first = first = b.mul(share, plan.blocks_per_task)
@@ -244,6 +244,11 @@ class DataStages(InputSlab):
             first, last,
             lambda block, _: self._unpack(b, at, self._of_block(b, results, first, block), block), name="lanes",
         )  # fmt: skip
+
+    def _block_start(self, b: Builder, n: int, block: Index) -> Index:
+        """The first output of a block of axis n."""
+        start, last = b.mul(block, self.plan.block[n]), self.plan.last_start(n)
+        return start if last is None else b.minimum(start, last)
 
     def _in_place(self, b: Builder, at: Places, block: Index) -> None:
         """One block of lanes, straight to the output."""

@@ -17,6 +17,7 @@ from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan
 
 AHEAD_BYTES = 2048
+STEPS_AHEAD = 6
 MOST_WRITTEN_OUT = 8  # channels
 
 
@@ -315,8 +316,14 @@ def _past_caches(plan: DataPlan, places: list[int]) -> bool:
 
 
 def _ahead(plan: DataPlan) -> int:
-    """Packed weights that outgrow L1 come from L2 in every tile: a few steps of the sum early, if asked for."""
-    streams = not (plan.pixels or plan.spread) and plan.panel * plan.packed_bytes > NEAR_BYTES
+    """What outgrows L1 comes from L2 in every tile: a few steps of the sum early, if asked for.
+
+    That is packed weights, or the slab, where vectors run along it and one tap leaves channel after channel.
+    """
+    if plan.pixels:
+        channel = plan.slab_strides[1] * plan.packed_bytes
+        return STEPS_AHEAD * channel if plan.taps == 1 and plan.i_block * channel > NEAR_BYTES else 0
+    streams = not plan.spread and plan.panel * plan.packed_bytes > NEAR_BYTES
     return AHEAD_BYTES if streams else 0
 
 

@@ -38,6 +38,7 @@ STAGE = 1000.0  # cycles for a stage
 CLAIM = 50.0  # cycles for a task more
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
 COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
+COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
 
@@ -90,7 +91,7 @@ def _results_cost(plan: DataPlan) -> float:
         through = next(cycles for least, cycles in reversed(THROUGH) if size >= least)
     cost = plan.i_blocks * results * through / plan.lanes + WRITE_RUN * _far_runs(plan, given=False)
     if plan.i_blocks > 1 and (plan.pixels or not in_planes(plan, given=False)):
-        cost += results * _filled(plan) * COPIED
+        cost += results * _filled(plan) * (COPIED_ROWS if plan.pixels and plan.taps == 1 else COPIED)
     return cost
 
 

@@ -140,7 +140,8 @@ def _writes_in_place(plan: DataPlan) -> bool:
     for n, axis in enumerate(plan.axes):
         span = plan.span(n)
         rests = [phase.count % plan.block[n] for phase in axis.phases]
-        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests):
+        shifts = type(plan) is DataPlan and plan.may_begin_early(n)
+        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests) and not shifts:
             return False
         if n < len(plan.axes) - 1 and span < plan.tile[n]:
             return False
@@ -245,7 +246,8 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     along_outputs = planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most))
     yield groups * shape.cycles + cost, along_outputs
-    yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
+    if prod(problem.taps) > 1:
+        yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
 
     for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):
         most = max(16, PANEL_BYTES // max(1, round(size * plan.taps / phases * axes[-1].out_step * plan.width)))

@@ -150,6 +150,16 @@ class DataPlan:
         """Outputs of every phase that a tile covers on axis n."""
         return min(self.tile[n], *(phase.count for phase in self.axes[n].phases))
 
+    def may_begin_early(self, n: int) -> bool:
+        """Whether the last block of axis n could, to hold a whole tile; not where rows of vectors begin with lines."""
+        return len(self.axes[n].phases) == 1 and not self.aligned and self.axes[n].count >= self.tile[n]
+
+    def last_start(self, n: int) -> int | None:
+        """Of the blocks of axis n, where the rest of it is less than a tile: some outputs are computed twice then."""
+        axis, span = self.axes[n], self.span(n)
+        early = self.writes_in_place and not self.reads_in_place and 0 < axis.count % self.block[n] < span
+        return axis.count - span if early and self.tile[n] > 1 else None
+
     def padded(self, n: int) -> bool:
         """Whether zeros surround the input in the slab on axis n, because a tile reads beyond it."""
         axis = self.axes[n]
