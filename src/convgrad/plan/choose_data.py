@@ -29,8 +29,11 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
+DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
+CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
+FEW_TILES, FEW_TILES_OF_TAPS = 100, 16  # up to which tiles read weights as they lie
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
@@ -92,7 +95,19 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
     plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
+    if _reads_weights(plan):
+        plan = replace(plan, reads_weights=True, packs_weights=False)
     return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
+
+
+def _reads_weights(plan: DataPlan) -> bool:
+    """Whether too few tiles read a weight to make up for packing it; not in rows that push each other out of caches."""
+    if not plan.may_read_weights:
+        return False
+    p = plan.problem
+    row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
+    tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
+    return row % CROWDED != 0 and tiles <= (FEW_TILES_OF_TAPS if plan.taps > 1 else FEW_TILES)
 
 
 def _widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
@@ -231,6 +246,9 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
         most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
         plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
+        deep = replace(plan, i_block=max(1, channels_in))
+        if prod(problem.taps) == 1 and size * deep.panel <= DEEP_PANEL_BYTES and _reads_in_place(_whole(deep)):
+            plan = deep
         return groups * shape.cycles + cost, plan
 
     cycles, plan = _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
