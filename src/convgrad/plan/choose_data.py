@@ -33,7 +33,8 @@ DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nob
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
-FEW_TILES, FEW_TILES_OF_TAPS = 100, 16  # up to which tiles read weights as they lie
+CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
+FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
@@ -95,19 +96,28 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
     plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan)), cycles)
-    if _reads_weights(plan):
-        plan = replace(plan, reads_weights=True, packs_weights=False)
+    plan = _with_weights_in_place(plan)
     return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
 
 
-def _reads_weights(plan: DataPlan) -> bool:
-    """Whether too few tiles read a weight to make up for packing it; not in rows that push each other out of caches."""
+def _with_weights_in_place(plan: DataPlan) -> DataPlan:
+    """The plan that reads weights as they lie, if too few tiles read one of them to make up for packing it.
+
+    Not where rows of weights push each other out of caches; shares of a run of channels may be few enough rows.
+    """
     if not plan.may_read_weights:
-        return False
+        return plan
     p = plan.problem
     row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
     tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
-    return row % CROWDED != 0 and tiles <= (FEW_TILES_OF_TAPS if plan.taps > 1 else FEW_TILES)
+    crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
+    if tiles > (FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES):
+        return plan
+    shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
+    for share in shares:
+        if not crowded or row * plan.taps * share <= room:
+            return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
+    return plan
 
 
 def _widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
