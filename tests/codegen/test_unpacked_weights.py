@@ -75,7 +75,7 @@ def _with_lanes_last(problem):
     ("sizes", "unpacked"),
     [
         (dict(image=(100,), channels=(96, 336)), True),
-        (dict(image=(100,), channels=(96, 512)), False),  # rows that push each other out of caches
+        (dict(image=(100,), channels=(1024, 512)), False),  # rows that push each other out of caches
         (dict(image=(9000,), channels=(96, 336)), False),  # many tiles make up for packing
     ],
 )
