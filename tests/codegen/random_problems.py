@@ -140,6 +140,8 @@ def _altered_data(plan, rng):
             changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
             changes["pixel_major"] = bool(rng.integers(2)) and not plan.pixels
     changes["packs_weights"] = bool(rng.integers(2)) and plan.may_pack_weights
+    changes["reads_weights"] = bool(rng.integers(2)) and plan.may_read_weights
+    changes["packs_weights"] &= not changes["reads_weights"]
     return replace(plan, **changes)
 
 

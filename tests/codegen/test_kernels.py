@@ -220,6 +220,7 @@ def kinds(plan):
             "vectors between lines": plan.aligned,
             "zeros around": any(plan.padded(n) for n in range(len(plan.axes))),
             "own weights": plan.packs_weights,
+            "unpacked weights": plan.reads_weights,
             "bands": plan.has_bands,
         }
     else:

@@ -95,8 +95,12 @@ def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
     yield "written out", plan.unroll, f"taps of {plan.unroll} axes" if plan.unroll else "no taps: loops over all axes"
     size_of = SIZES[plan.compute]
     yield "weights", plan.panel * size_of, f"panels of {size(plan.panel * size_of)}, read again for every tile"
-    by_tasks = "by the tasks that multiply them, each panel right before"
-    yield "packing", plan.packs_weights, by_tasks if plan.packs_weights else "of all weights, by a stage of its own"
+    packing = "of all weights, by a stage of its own"
+    if plan.packs_weights:
+        packing = "by the tasks that multiply them, each panel right before"
+    elif plan.reads_weights:
+        packing = "none: weights are read where they lie"
+    yield "packing", plan.packs_weights, packing
     if not plan.reads_in_place:
         yield "slab", plan.slab_size * size_of, f"{size(plan.slab_size * size_of)} of input, packed once per task"
 
@@ -132,8 +136,10 @@ def traffic(plan: Plan) -> list[Traffic]:
         panels = tasks * plan.blocks_per_task * plan.i_blocks * plan.panel * number
         results = 0 if plan.writes_in_place else tasks * plan.result_block * plan.blocks_per_task * number
         packed = panels if plan.packs_weights else plan.weights_size * number
+        by = ", by the tasks that multiply them" if plan.packs_weights else ", once"
+        by = ": read where they lie" if plan.reads_weights else by
         return [
-            Traffic("weights packed", packed, ", by the tasks that multiply them" if plan.packs_weights else ", once"),
+            Traffic("weights packed", packed, by),
             Traffic("input packed", slabs, _share_of(slabs, prod(plan.grid)) if slabs else ": read where it lies"),
             Traffic("weights read", panels, ", by all tasks together, once per block"),
             Traffic("results copied", results, "" if results else ": written where they lie"),

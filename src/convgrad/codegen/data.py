@@ -41,6 +41,8 @@ def emit_data(
     if plan.packs_weights:
         scratch = main.main_bytes
         main.emit_panel(module)
+    elif plan.reads_weights:
+        scratch = main.main_bytes
     else:
         scratch = max(main.pack_bytes, main.main_bytes)
         bodies.insert(0, ("pack", panels, main.pack))
@@ -108,9 +110,10 @@ class DataStages(InputSlab):
     def own_bytes(self) -> int:
         """Of the weights that a task packs for itself, and the bias."""
         plan = self.plan
-        if not plan.packs_weights:
+        if not (plan.packs_weights or plan.reads_weights):
             return 0
-        return self.panel_bytes + round64(BYTES[plan.compute] * plan.width) + self.pack_bytes
+        bias = round64(BYTES[plan.compute] * plan.width)
+        return bias if plan.reads_weights else self.panel_bytes + bias + self.pack_bytes
 
     @property
     def main_bytes(self) -> int:
@@ -128,7 +131,7 @@ class DataStages(InputSlab):
     def shared_bytes(self) -> int:
         """Packed weights and bias."""
         plan = self.plan
-        if plan.packs_weights:
+        if plan.packs_weights or plan.reads_weights:
             return 0
         return round64(plan.packed_bytes * plan.weights_size) + round64(BYTES[plan.compute] * plan.bias_size)
 
@@ -154,7 +157,17 @@ class DataStages(InputSlab):
         return b.at(at.scratch, self.slab_bytes + self.result_bytes, "i8")
 
     def _own_bias(self, b: Builder, at: Places) -> Value:
-        return b.at(self._own_panel(b, at), self.panel_bytes, "i8")
+        before = 0 if self.plan.reads_weights else self.panel_bytes
+        return b.at(self._own_panel(b, at), before, "i8")
+
+    def _unpacked(self, b: Builder, at: Places, group: Index, block: Index, i_block: Index) -> Value:
+        """Where the weights of a sweep begin that reads them as they lie."""
+        plan, (group_step, out_step, in_step) = self.plan, weights_steps(self.plan)
+        origin = lane_origin(plan, b, group, block, group_step, out_step)
+        if plan.problem.bias:
+            with b.when(b.compare("eq", i_block, 0)):
+                _pack_bias(plan, b, at, group, block, self._own_bias(b, at))
+        return b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), self.kind)
 
     def _pack(
         self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
@@ -203,7 +216,7 @@ class DataStages(InputSlab):
         plan = self.plan
         self.ahead = DataAhead(b, plan) if plan.fetches_slab or plan.fetches_weights else None
         *blocks, self.group, share = b.split(task, plan.grid)
-        self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
+        self.starts = [self._block_start(b, n, block) for n, block in enumerate(blocks)]
         slab = at.scratch
         results = b.at(at.scratch, self.slab_bytes, "i8")
         self.first = first = b.mul(share, plan.blocks_per_task)
@@ -245,6 +258,11 @@ class DataStages(InputSlab):
             lambda block, _: self._unpack(b, at, self._of_block(b, results, first, block), block), name="lanes",
         )  # fmt: skip
 
+    def _block_start(self, b: Builder, n: int, block: Index) -> Index:
+        """The first output of a block of axis n."""
+        start, last = b.mul(block, self.plan.block[n]), self.plan.last_start(n)
+        return start if last is None else b.minimum(start, last)
+
     def _in_place(self, b: Builder, at: Places, block: Index) -> None:
         """One block of lanes, straight to the output."""
         plan = self.plan
@@ -268,6 +286,8 @@ class DataStages(InputSlab):
         if plan.packs_weights:
             call_part(b, PANEL, at, self.group, block, i_block)
             weights, bias = self._own_panel(b, at), self._own_bias(b, at)
+        elif plan.reads_weights:
+            weights, bias = self._unpacked(b, at, self.group, block, i_block), self._own_bias(b, at)
         else:
             which = b.add(b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.i_blocks), i_block)
             weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)

@@ -15,7 +15,7 @@ def lane_dims(plan: DataPlan, block: Index, b: Builder, group_step: int, channel
         groups = plan.lane_groups if whole else b.minimum(rest, plan.lane_groups)
         return [(groups, plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
     rest = b.sub(plan.out_channels, b.mul(block, plan.width))
-    return [(plan.width if plan.writes_in_place else b.minimum(rest, plan.width), 1, channel_step)]
+    return [(plan.width if plan.lanes_begin_early else b.minimum(rest, plan.width), 1, channel_step)]
 
 
 def first_group(plan: DataPlan, b: Builder, group: Index, block: Index) -> Index:
@@ -29,14 +29,14 @@ def first_group(plan: DataPlan, b: Builder, group: Index, block: Index) -> Index
 def lane_origin(plan: DataPlan, b: Builder, group: Index, block: Index, group_step: int, channel_step: int) -> Index:
     """Where the first lane of a block lies in a tensor."""
     first = b.mul(block, 0 if plan.spread else plan.width)
-    if plan.writes_in_place and not plan.spread:
+    if plan.lanes_begin_early and not plan.spread:
         first = b.minimum(first, plan.out_channels - plan.width)
     return b.dot([(first_group(plan, b, group, block), group_step), (first, channel_step)])
 
 
 def whole_lanes(plan: DataPlan) -> bool:
     """Whether every lane of every block holds a channel."""
-    if plan.writes_in_place:
+    if plan.lanes_begin_early:
         return True
     if plan.spread:
         return plan.lane_groups * plan.out_channels == plan.width and plan.problem.groups % plan.lane_groups == 0

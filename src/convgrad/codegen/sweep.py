@@ -11,6 +11,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
+from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Groups, Part, Reduction
 from convgrad.plan.axes import GatherAxis, Phase
@@ -18,6 +19,8 @@ from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan
 
 AHEAD_BYTES = 2048
+STEPS_AHEAD = 6
+ROWS_AHEAD = 8
 MOST_WRITTEN_OUT = 8  # channels
 
 
@@ -46,6 +49,7 @@ class Sweep:
         self.channels, self.starts, self.fresh = channels, starts, fresh
         self.walks, self.paces = walks, paces(plan) if walks else [0] * (1 + len(plan.axes))
         self.tap_strides = _tap_strides(plan)
+        self.channel_stride = weights_steps(plan)[2] if plan.reads_weights else plan.width  # of the weights
         self.tile = self._tile(plan.tile)
 
     def run(self) -> None:
@@ -283,11 +287,12 @@ class Sweep:
         if plan.spread:
             return list(taps)
         if plan.runs == 1:
-            return [*taps, self._reduction(0, self.channels, step, plan.width)]
+            return [*taps, self._reduction(0, self.channels, step, self.channel_stride)]
         run = plan.channel_unit
         count = b.floor_div(self.channels, run)
-        runs = self._reduction(0, count, run * step, plan.panel // plan.runs, self.paces[0])
-        return [runs, *taps, self._reduction(0, run, step, plan.width)]
+        of_run = run * self.channel_stride if plan.reads_weights else plan.panel // plan.runs
+        runs = self._reduction(0, count, run * step, of_run, self.paces[0])
+        return [runs, *taps, self._reduction(0, run, step, self.channel_stride)]
 
     def _start(self, tile: Tile) -> list[Value]:
         if self.bias is None:
@@ -316,8 +321,16 @@ def _past_caches(plan: DataPlan, places: list[int]) -> bool:
 
 
 def _ahead(plan: DataPlan) -> int:
-    """Packed weights that outgrow L1 come from L2 in every tile: a few steps of the sum early, if asked for."""
-    streams = not (plan.pixels or plan.spread) and plan.panel * plan.packed_bytes > NEAR_BYTES
+    """What outgrows L1 comes from L2 in every tile: a few steps of the sum early, if asked for.
+
+    That is packed weights, or the slab, where vectors run along it and one tap leaves channel after channel.
+    """
+    if plan.pixels:
+        channel = plan.slab_strides[1] * plan.packed_bytes
+        return STEPS_AHEAD * channel if plan.taps == 1 and plan.i_block * channel > NEAR_BYTES else 0
+    if plan.reads_weights:
+        return ROWS_AHEAD * weights_steps(plan)[2] * plan.packed_bytes
+    streams = not plan.spread and plan.panel * plan.packed_bytes > NEAR_BYTES
     return AHEAD_BYTES if streams else 0
 
 
@@ -337,6 +350,8 @@ def paces(plan: DataPlan) -> list[int]:
 
 def _tap_strides(plan: DataPlan) -> list[int]:
     """Steps of the packed weights per tap of each axis, the batch included."""
+    if plan.reads_weights:
+        return [0, *plan.problem.w_strides[3:]]
     step, strides = plan.panel // (plan.runs * plan.taps) if plan.taps else 0, []
     for taps in reversed(plan.problem.taps):
         strides.insert(0, step)

@@ -21,6 +21,7 @@ LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each p
 EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally fast, and wait for the last task
 LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly; of a task that a thread waits for
 FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
+STREAMED_BYTES, STREAM_BYTES = 256 * 1024, 32.0  # read in place that L2 does not keep for the next lanes; per cycle
 BURST_LINES, BURST_BYTES = 8, 6.0  # at a time, and per cycle, where tiles are too few to fetch a line now and then
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
@@ -38,6 +39,7 @@ STAGE = 1000.0  # cycles for a stage
 CLAIM = 50.0  # cycles for a task more
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
 COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
+COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 
 
@@ -48,9 +50,12 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
     alone += LAST_TASK / tasks if cycles > LONG_CYCLES else 0.0
     scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
-        step = abs(plan.slab_strides[0][-1])
-        overflow = _overflow(size * step * prod(plan.slab_extent), SLAB_BYTES) + scattered
-        return cycles * (OVERFLOW * overflow + alone) + tasks * CLAIM + _weights_cost(plan)
+        read = size * abs(plan.slab_strides[0][-1]) * prod(plan.slab_extent)
+        moved = tasks * CLAIM + _weights_cost(plan)
+        if not plan.spread:  # tile after tile, at the pace of its arithmetic
+            again = tasks * plan.blocks_per_task * read if read > STREAMED_BYTES else 0
+            return cycles * alone + moved + again / STREAM_BYTES
+        return cycles * (OVERFLOW * (_overflow(read, SLAB_BYTES) + scattered) + alone) + moved
     room = ROWS_BYTES if plan.pixels and plan.rows_at_once <= FEW_ROWS else SLAB_BYTES
     results = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results, RESULT_BYTES) + scattered
@@ -90,7 +95,7 @@ def _results_cost(plan: DataPlan) -> float:
         through = next(cycles for least, cycles in reversed(THROUGH) if size >= least)
     cost = plan.i_blocks * results * through / plan.lanes + WRITE_RUN * _far_runs(plan, given=False)
     if plan.i_blocks > 1 and (plan.pixels or not in_planes(plan, given=False)):
-        cost += results * _filled(plan) * COPIED
+        cost += results * _filled(plan) * (COPIED_ROWS if plan.pixels and plan.taps == 1 else COPIED)
     return cost
 
 

@@ -29,8 +29,12 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
+DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
+CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
+CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
+FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
@@ -92,7 +96,28 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
     plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan, machine)), cycles)
+    plan = _with_weights_in_place(plan)
     return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
+
+
+def _with_weights_in_place(plan: DataPlan) -> DataPlan:
+    """The plan that reads weights as they lie, if too few tiles read one of them to make up for packing it.
+
+    Not where rows of weights push each other out of caches; shares of a run of channels may be few enough rows.
+    """
+    if not plan.may_read_weights:
+        return plan
+    p = plan.problem
+    row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
+    tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
+    crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
+    if tiles > (FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES):
+        return plan
+    shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
+    for share in shares:
+        if not crowded or row * plan.taps * share <= room:
+            return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
+    return plan
 
 
 def _widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
@@ -140,7 +165,8 @@ def _writes_in_place(plan: DataPlan) -> bool:
     for n, axis in enumerate(plan.axes):
         span = plan.span(n)
         rests = [phase.count % plan.block[n] for phase in axis.phases]
-        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests):
+        shifts = type(plan) is DataPlan and plan.may_begin_early(n)
+        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests) and not shifts:
             return False
         if n < len(plan.axes) - 1 and span < plan.tile[n]:
             return False
@@ -242,6 +268,9 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
             shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
         most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
         plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
+        deep = replace(plan, i_block=max(1, channels_in))
+        if prod(problem.taps) == 1 and size * deep.panel <= DEEP_PANEL_BYTES and _reads_in_place(_whole(deep)):
+            plan = deep
         return groups * shape.cycles + cost, plan
 
     cycles, plan = _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
@@ -257,7 +286,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
     along_outputs = planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most))
     yield groups * shape.cycles + cost, along_outputs
-    if not sharing:
+    if prod(problem.taps) > 1 and not sharing:
         yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
 
     for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):

@@ -55,6 +55,7 @@ class DataPlan:
     reads_in_place: bool = False  # the input itself serves as slab; implies writes_in_place
     writes_in_place: bool = False  # the output itself serves as result; tiles shift back rather than reach beyond it
     packs_weights: bool = False  # a task packs each panel right before its sweep; else tasks of a stage before do
+    reads_weights: bool = False  # vectors of weights are read where they lie, and nobody packs any
     reasons: tuple[str, ...] = ()
 
     def packable(self, channels: int) -> int:
@@ -67,6 +68,19 @@ class DataPlan:
     def may_pack_weights(self) -> bool:
         """Whether `packs_weights` is a choice."""
         return True
+
+    @property
+    def may_read_weights(self) -> bool:
+        """Whether vectors of lanes can be read from the weights as they lie: whole ones, of channels side by side."""
+        p = self.problem
+        whole = self.out_channels >= self.width and not p.accumulate
+        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        return along_channels and whole and p.dtype == self.compute and p.w_strides[1 if self.solves_y else 2] == 1
+
+    @property
+    def lanes_begin_early(self) -> bool:
+        """Whether the last block of lanes repeats some channels rather than reach beyond them."""
+        return self.writes_in_place or self.reads_weights
 
     def unrolls(self, axis: GatherAxis) -> bool:
         """Whether the taps of an axis are written out."""
@@ -139,7 +153,7 @@ class DataPlan:
     @property
     def weights_size(self) -> int:
         """All packed weights, order (group, lane block, i block, panel)."""
-        return self.group_blocks * self.lane_blocks * self.i_blocks * self.panel
+        return 0 if self.reads_weights else self.group_blocks * self.lane_blocks * self.i_blocks * self.panel
 
     @property
     def bias_size(self) -> int:
@@ -149,6 +163,16 @@ class DataPlan:
     def span(self, n: int) -> int:
         """Outputs of every phase that a tile covers on axis n."""
         return min(self.tile[n], *(phase.count for phase in self.axes[n].phases))
+
+    def may_begin_early(self, n: int) -> bool:
+        """Whether the last block of axis n could, to hold a whole tile; not where rows of vectors begin with lines."""
+        return len(self.axes[n].phases) == 1 and not self.aligned and self.axes[n].count >= self.tile[n]
+
+    def last_start(self, n: int) -> int | None:
+        """Of the blocks of axis n, where the rest of it is less than a tile: some outputs are computed twice then."""
+        axis, span = self.axes[n], self.span(n)
+        early = self.writes_in_place and not self.reads_in_place and 0 < axis.count % self.block[n] < span
+        return axis.count - span if early and self.tile[n] > 1 else None
 
     def padded(self, n: int) -> bool:
         """Whether zeros surround the input in the slab on axis n, because a tile reads beyond it."""
@@ -347,7 +371,8 @@ class DataPlan:
     @property
     def fetches_weights(self) -> bool:
         """Whether the packed weights of the next sweep are asked for during one."""
-        return not (self.spread or self.packs_weights) and self.packed_bytes * self.weights_size > KEPT_BYTES
+        by_a_stage = not (self.spread or self.packs_weights or self.reads_weights)
+        return by_a_stage and self.packed_bytes * self.weights_size > KEPT_BYTES
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
@@ -360,7 +385,12 @@ class DataPlan:
         assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
         assert not self.writes_in_place or self.i_blocks == 1
         assert not self.pixels or self.tile[-1] % self.lanes == 0
+        assert not self.reads_weights or (self.may_read_weights and not self.packs_weights)
         assert self.runs == 1 or self.in_channels % self.channel_unit == 0 == self.i_block % self.channel_unit
+
+    @property
+    def _weights(self) -> str:
+        return "unpacked" if self.reads_weights else "own" if self.packs_weights else "shared"
 
     def __str__(self) -> str:
         along = "outputs" if self.pixels else "channels of several groups" if self.spread else "channels"
@@ -369,6 +399,5 @@ class DataPlan:
             f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
             f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
             f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled, "
-            f"{'own weights' if self.packs_weights else 'shared weights'}\n"
-            + "\n".join(f"  {reason}" for reason in self.reasons)
+            f"{self._weights} weights\n" + "\n".join(f"  {reason}" for reason in self.reasons)
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
-from convgrad.plan.data import MOST_PARTS, loads_again
+from convgrad.plan.data import FEW_ROWS, MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
@@ -15,6 +15,7 @@ LOADS_PER_CYCLE = 2.0  # of vectors
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
+ASKED_FOR = 0.1  # cycles, likewise, for one that was asked for some steps before
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
@@ -183,6 +184,7 @@ def best_pixel_tile(
     *outer, inner = (axis.count for axis in axes)
     crossing = _crossing(axes[-1], lanes)
     rows_read = given * prod(axis.taps for axis in axes[:-1])
+    once = all(axis.taps == 1 for axis in axes)
     for width in cuts(solved, registers // 2):
         most = (registers - 2) // (width + 1)  # a row of B, a splat
         blocks = -(-solved // width)
@@ -194,7 +196,10 @@ def best_pixel_tile(
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
                 far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-                if lines and loads_again(width, columns) and axes[-1].in_step == 1 < axes[-1].taps <= MOST_PARTS:
+                if once and not crossing and width >= FEW_ROWS:
+                    step = max(width * columns / FMA_PER_CYCLE, NUMBER * width + VECTOR * columns, LATENCY)
+                    step += ASKED_FOR * columns
+                elif lines and loads_again(width, columns) and axes[-1].in_step == 1 < axes[-1].taps <= MOST_PARTS:
                     step = _step_cycles(width * columns, width, columns, far * columns + PART, columns * crossing)
                 else:
                     loads = 1 + (UNALIGNED - 1) * crossing

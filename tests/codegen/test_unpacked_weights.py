@@ -1,0 +1,87 @@
+"""Weights whose lanes lie side by side, read as they lie."""
+
+from dataclasses import replace
+
+import pytest
+
+from codegen.emitted import each_isa
+from codegen.random_problems import check_plan
+from codegen.test_kernels import problem_of
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.machine import machine_for
+from convgrad.problem.conv import Unknown
+
+X, Y = Unknown.X, Unknown.Y
+
+LAYERS = {
+    "a row, with bias, and lanes that overlap": dict(
+        image=(101,), windows=(101,), taps=(1,), channels=(33, 72), batch=2, bias=True
+    ),
+    "taps, and more than one run of channels": dict(
+        image=(7, 9), windows=(7, 9), taps=(3, 3), channels=(130, 80), low=1
+    ),
+    "windows as large as the image": dict(image=(5, 5), windows=(1, 1), taps=(5, 5), channels=(70, 100), batch=3),
+    "strides and groups": dict(image=(9, 9), windows=(4, 4), taps=(3, 3), channels=(32, 64), stride=2, groups=2),
+}
+
+
+def _readable(problem, isa):
+    """Plans that may read the weights of a problem as they lie, and the same in shares of the channels."""
+    for plan in variants(problem, machine_for(isa)):
+        if not getattr(plan, "may_read_weights", False):
+            continue
+        plan = replace(plan, reads_weights=True, packs_weights=False)
+        yield plan
+        share = plan.packable(plan.in_channels // 2 + 1)
+        if share < plan.in_channels:
+            yield replace(plan, reads_in_place=False, writes_in_place=False, i_block=share)
+
+
+@each_isa
+@pytest.mark.parametrize("sizes", LAYERS.values(), ids=LAYERS)
+def test_weights_that_are_read_as_they_lie(sizes, isa):
+    problem = problem_of(Y, **sizes, layout="NXC")
+    lanes_last = replace(problem, w_strides=_with_lanes_last(problem))
+    plans = list(_readable(lanes_last, isa))
+    assert plans
+    for plan in plans:
+        assert [stage.symbol for stage in lower(plan).stages] == ["main"]
+        check_plan(lanes_last, plan, machine_for(isa), low=True)
+
+
+@each_isa
+def test_solving_for_x_reads_lanes_of_x(isa):
+    problem = problem_of(X, (7, 9), (7, 9), (3, 3), channels=(80, 130), low=1, layout="NXC")
+    taps, c = (3 * 80 * 130, 80 * 130), problem.x_channels
+    problem = replace(problem, w_strides=(0, c, 1, *taps))
+    plans = list(_readable(problem, isa))
+    assert len(plans) > 1
+    for plan in plans:
+        check_plan(problem, plan, machine_for(isa))
+
+
+def _with_lanes_last(problem):
+    """Strides of w in the order taps, group, channel of x, channel of y."""
+    _, groups, channels = problem.shapes["y"][:3]
+    steps, step = [], groups * problem.x_channels * channels
+    for extent in reversed(problem.taps):
+        steps.insert(0, step)
+        step *= extent
+    return (problem.x_channels * channels, 1, channels, *steps)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unpacked"),
+    [
+        (dict(image=(100,), channels=(96, 336)), True),
+        (dict(image=(100,), channels=(1024, 512)), False),  # rows that push each other out of caches
+        (dict(image=(9000,), channels=(96, 336)), False),  # many tiles make up for packing
+    ],
+)
+def test_few_tiles_read_weights_as_they_lie(sizes, unpacked):
+    problem = problem_of(Y, windows=sizes["image"], taps=(1,), layout="NXC", **sizes)
+    problem = replace(problem, w_strides=_with_lanes_last(problem))
+    plan = choose(problem, machine_for("avx512"))
+    assert plan.reads_weights == unpacked
+    assert ("unpacked weights" in str(plan)) == unpacked
