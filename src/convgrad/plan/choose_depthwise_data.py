@@ -23,7 +23,9 @@ ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 STORE = 1.0  # to begin and to store a sum
-TASKS = 32
+TASKS = 32  # of a block of rows each
+LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
+NEAR_BLOCKS = 8  # of groups, that should stay together
 ALIKE = 0.99  # of the cycles of tiles of one row, which wait for memory as long
 
 
@@ -41,7 +43,11 @@ def depthwise_data_candidates(
     }  # fmt: skip
     ones = (1,) * (len(axes) - 2)
     found = []
+    images = prod(axis.count for axis in axes[:-2])
+    shares = max(1, base.lane_blocks // NEAR_BLOCKS)
     for rows in range(1, min(MOST_ROWS, axes[-2].count) + 1):
+        if rows > FEW_ROWS and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
+            break
         most = (machine.registers - SPARE - axes[-1].taps) // rows
         for columns in range(1, min(most, axes[-1].count) + 1):
             tile = (*ones, rows, columns)
@@ -87,5 +93,5 @@ def _shared(plan: DepthwiseDataPlan) -> DepthwiseDataPlan:
     wanted = -(-TASKS // outer)
     block = min(tiles, -(-tiles // min(tiles, wanted))) * rows
     shared = replace(plan, block=(*plan.block[:-2], block, plan.block[-1]), blocks_per_task=plan.lane_blocks)
-    pieces = -(-TASKS // 2 // prod(shared.grid))
+    pieces = -(-LEAST_TASKS // prod(shared.grid))
     return replace(shared, blocks_per_task=even_share(plan.lane_blocks, max(1, plan.lane_blocks // pieces)))
