@@ -14,7 +14,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
 
 MOST_ROWS = 14  # of a tile
-SPARE = 6  # registers that are not for sums and taps: what is read next waits there
+SPARE = 5  # one register of so many is not for sums and taps: what is read next waits there
 MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all tiles
 MOST_WRITTEN = 2100
 MOST_BODIES = 4
@@ -48,7 +48,7 @@ def depthwise_data_candidates(
     for rows in range(1, min(MOST_ROWS, axes[-2].count) + 1):
         if rows > FEW_ROWS and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
             break
-        most = (machine.registers - SPARE - axes[-1].taps) // rows
+        most = (machine.registers - machine.registers // SPARE - axes[-1].taps) // rows
         for columns in range(1, min(most, axes[-1].count) + 1):
             tile = (*ones, rows, columns)
             products = rows * columns * axes[-2].taps * axes[-1].taps
