@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from convgrad.codegen.data import lower_data
+from convgrad.codegen.depthwise_data import lower_depthwise_data
 from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
 from convgrad.codegen.in_place_weights import lower_in_place_weights
@@ -16,6 +17,7 @@ from convgrad.codegen.weights import lower_weights
 from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
+from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
@@ -31,6 +33,7 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (MatrixDataPlan, lower_matrix_data),
     (MatrixWeightsPlan, lower_matrix_weights),
     (FlatDataPlan, lower_flat_data),
+    (DepthwiseDataPlan, lower_depthwise_data),
     (FoldedPlan, lower_folded),
     (RowWeightsPlan, lower_row_weights),
     (InPlaceWeightsPlan, lower_in_place_weights),

@@ -31,6 +31,7 @@ FEW_ROWS = 5
 ROW = 10.0  # cycles for a row more to copy
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
+FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
 WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
@@ -83,7 +84,10 @@ def _slab_cost(plan: DataPlan) -> float:
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         return cost + squares * plan.lanes**2 * TURN
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
-    run = RUN if plan.spread and not in_planes(plan) else 0.0
+    p = plan.problem
+    far = SIZES[p.dtype] * prod(p.shapes["x" if plan.solves_y else "y"]) > FAR_INPUT
+    parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and far)
+    run = RUN if parts and not in_planes(plan) else 0.0
     return cost + touched * (plan.slab_numbers * TURN + run)
 
 

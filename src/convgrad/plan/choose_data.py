@@ -11,12 +11,14 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share, packing_cost
+from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
+from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
@@ -86,7 +88,7 @@ def _whole(plan: DataPlan) -> DataPlan:
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    if isinstance(plan, FlatDataPlan):
+    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan):
         return plan
     plan = _whole(plan)
     if _reads_in_place(plan):
@@ -225,6 +227,8 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "along outputs, phases at once"
     if isinstance(plan, FlatDataPlan):
         return "along outputs, in place"
+    if isinstance(plan, DepthwiseDataPlan):
+        return "across groups, rows together"
     return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
 
 
@@ -301,7 +305,8 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         )  # fmt: skip
         turn = TURN_PLANES if channels_in == channels_out == 1 else TURN
         cost = elements_in * (MOVE if pixel_major else turn) + elements_out * (turn if out_channels_first else MOVE)
-        yield (
-            phases * shape.cycles + cost,
-            planned(shape, spread=True, pixel_major=True, lane_groups=shape.width // lanes * (lanes // channels_out)),
-        )
+        many = shape.width // lanes * (lanes // channels_out)
+        across = planned(shape, spread=True, pixel_major=True, lane_groups=many)
+        yield phases * shape.cycles + cost, across
+        if _reads_in_place(across):
+            yield from depthwise_data_candidates(across, phases * shape.cycles, machine)

@@ -1,0 +1,97 @@
+"""Plans of depthwise problems with tiles of several rows, by predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.blocks import even_share
+from convgrad.plan.data import KEPT_BYTES, DataPlan
+from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
+
+MOST_ROWS = 14  # of a tile
+SPARE = 5  # one register of so many is not for sums and taps: what is read next waits there
+MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all tiles
+MOST_WRITTEN = 2100
+MOST_BODIES = 4
+LOAD = 0.7  # cycles for a vector of the input, or of weights
+ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
+APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
+FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
+STORE = 1.0  # to begin and to store a sum
+TASKS = 32  # of a block of rows each
+LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
+NEAR_BLOCKS = 8  # of groups, that should stay together
+ALIKE = 0.99  # of the cycles of tiles of one row, which wait for memory as long
+
+
+def depthwise_data_candidates(
+    base: DataPlan, cycles: float, machine: Machine
+) -> Iterator[tuple[float, DepthwiseDataPlan]]:
+    """Predicted cycles and the plan, where tiles can be written out; `base` has tiles of one row and takes `cycles`."""
+    p, axes = base.problem, base.axes
+    if p.groups < base.lanes or any(len(axis.phases) > 1 or not axis.taps or not axis.count for axis in axes):
+        return
+    fields = {name: getattr(base, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init}
+    fields |= {
+        "width": base.lanes, "lane_groups": base.lanes, "unroll": 0, "packs_weights": False,
+        "reads_in_place": True, "writes_in_place": True,
+    }  # fmt: skip
+    ones = (1,) * (len(axes) - 2)
+    found = []
+    images = prod(axis.count for axis in axes[:-2])
+    shares = max(1, base.lane_blocks // NEAR_BLOCKS)
+    for rows in range(1, min(MOST_ROWS, axes[-2].count) + 1):
+        if rows > FEW_ROWS and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
+            break
+        most = (machine.registers - machine.registers // SPARE - axes[-1].taps) // rows
+        for columns in range(1, min(most, axes[-1].count) + 1):
+            tile = (*ones, rows, columns)
+            products = rows * columns * axes[-2].taps * axes[-1].taps
+            if products > MOST_PRODUCTS:
+                break
+            plan = DepthwiseDataPlan(**fields | {"tile": tile, "block": (*ones, rows, axes[-1].count)})
+            if len(plan.bodies) <= MOST_BODIES and len(plan.bodies) * products <= MOST_WRITTEN:
+                found.append(plan)
+    if found:
+        best = min(found, key=_cycles)
+        yield min(_cycles(best), ALIKE * cycles), _shared(best)
+
+
+def _cycles(plan: DepthwiseDataPlan) -> float:
+    """Of all tiles."""
+    outer, (rows, columns) = plan.axes[:-2], plan.tile[-2:]
+    inner = plan.columns
+    near = inner.in_step * (columns - 1) + abs(inner.offset_step) * (inner.taps - 1) + 1  # columns of the input
+    read = min(near, columns * inner.taps)
+    steps = plan.slab_strides[0]
+    whole = all(step % plan.lanes == 0 for step in steps)
+    loads = LOAD * ((1.0 if whole else ACROSS_LINES) * read + inner.taps)
+    pairs = rows * plan.rows.taps
+    at_a_tap = pairs * max(columns * inner.taps / FMA_PER_CYCLE, loads)
+    at_a_tap += FETCH * len(plan.row_steps) * read
+    tiles = -(-plan.rows.count // rows) * -(-inner.count // columns)
+    visits = prod(axis.visits(1) for axis in outer)
+    each = TILE_OVERHEAD + STORE * rows * columns
+    p = plan.problem
+    if SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > KEPT_BYTES:  # found out about along a row
+        lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if whole else 2)
+        each += APART * lines * (columns - 1)
+    sums = prod(axis.count for axis in outer) * each
+    return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
+
+
+def _shared(plan: DepthwiseDataPlan) -> DepthwiseDataPlan:
+    """With rows enough for some tasks, or all groups divided among them."""
+    outer = prod(axis.count for axis in plan.axes[:-2])
+    rows, count = plan.tile[-2], plan.rows.count
+    tiles = -(-count // rows)
+    wanted = -(-TASKS // outer)
+    block = min(tiles, -(-tiles // min(tiles, wanted))) * rows
+    shared = replace(plan, block=(*plan.block[:-2], block, plan.block[-1]), blocks_per_task=plan.lane_blocks)
+    pieces = -(-LEAST_TASKS // prod(shared.grid))
+    return replace(shared, blocks_per_task=even_share(plan.lane_blocks, max(1, plan.lane_blocks // pieces)))

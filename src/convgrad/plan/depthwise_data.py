@@ -1,0 +1,90 @@
+"""X or Y of one channel per group, channels side by side and read in place: tiles of several rows of positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from convgrad.plan.axes import GatherAxis
+from convgrad.plan.data import DataPlan
+
+Row = tuple[int, int, int]  # place of a row of the input, row of the tile that meets it, and at which tap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseDataPlan(DataPlan):
+    """A DataPlan with vectors across groups, whose tile of rows × columns reads a number once for each of its rows.
+
+    Nothing is packed. Taps of the innermost two axes are written out, those of the innermost one without what falls
+    beside the image: tiles that meet a border have code of their own. Rows beside the image are skipped. The last tile
+    of an axis begins early and repeats some outputs.
+    """
+
+    @property
+    def rows(self) -> GatherAxis:
+        """The axis before the innermost, that of the batch if there is no other."""
+        return self.axes[-2]
+
+    @property
+    def columns(self) -> GatherAxis:
+        """The innermost axis."""
+        return self.axes[-1]
+
+    @property
+    def bodies(self) -> tuple[tuple[int, int], ...]:
+        """Columns with which tiles begin: runs of them that share their code, first to last."""
+        count, size = self.columns.count, self.tile[-1]
+        starts = [min(j, count - size) for j in range(0, count, size)]
+        low, high = self.columns.inside(self.columns.phases[0])
+        inside = [j for j in starts if low <= j and j + size <= high and j % size == 0]
+        alone = [j for j in starts if j not in inside]
+        runs = [(inside[0], inside[-1])] if inside else []
+        return tuple(sorted([*runs, *((j, j) for j in alone)]))
+
+    def has(self, column: int, t: int) -> bool:
+        """Whether an output of the innermost axis meets the input at a tap."""
+        at = self.columns.in_step * column + self.columns.phases[0].offset + t * self.columns.offset_step
+        return 0 <= at < self.columns.in_extent
+
+    @property
+    def row_steps(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """Rows of the input, from the tile's first one, and for each which of its rows meet it at which tap.
+
+        In an order in which every row of the tile comes to its taps one after the other.
+        """
+        axis, (phase,) = self.rows, self.rows.phases
+        found: dict[int, list[tuple[int, int]]] = {}
+        for t, m in product(range(phase.taps), range(self.tile[-2])):
+            found.setdefault(m * axis.in_step + t * axis.offset_step, []).append((m, t))
+        places = sorted(found, reverse=axis.offset_step < 0)
+        return tuple((place, tuple(found[place])) for place in places)
+
+    def sure(self, place: int) -> bool:
+        """Whether a row of the input, of `row_steps`, is in the image for every tile."""
+        axis, (phase,) = self.rows, self.rows.phases
+        at = phase.offset + place
+        return at >= 0 and (axis.count - self.tile[-2]) * axis.in_step + at < axis.in_extent
+
+    @property
+    def may_pack_weights(self) -> bool:
+        """No: every task needs those of all groups."""
+        return False
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        p = self.problem
+        assert self.spread
+        assert self.reads_in_place
+        assert self.writes_in_place
+        assert self.in_channels == self.out_channels == 1
+        assert self.width == self.lane_groups == self.lanes <= p.groups
+        assert not p.accumulate
+        assert all(len(axis.phases) == 1 for axis in self.axes)
+        assert all(size <= axis.count for size, axis in zip(self.tile, self.axes, strict=True))
+        assert set(self.tile[:-2]) <= {1}
+        assert self.block[-1] == self.columns.count
+        assert p.x_strides[1] == p.y_strides[1] == 1
+
+    def __str__(self) -> str:
+        text = DataPlan.__str__(self)
+        return text.replace("channels of several groups,", "channels of several groups, rows together,", 1)
