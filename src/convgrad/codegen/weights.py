@@ -65,6 +65,8 @@ class SumsStage(WindowSlabs):
         self.tensor_strides = p.strides
         self.blocks = prod(plan.block_grid)
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
+        self.row_dtype = plan.problem.dtype if plan.rows_in_place else self.slab_dtype
+        self.lane_dtype = plan.problem.dtype if plan.lanes_in_place else self.slab_dtype
         self.tile = self._tile()
         self.ahead: WeightsAhead | None = None  # of the task that is being written
         self.own: OwnSums | None = None  # likewise
@@ -109,7 +111,7 @@ class SumsStage(WindowSlabs):
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
-            a_dtype=self.slab_dtype, b_dtype=self.slab_dtype,
+            a_dtype=self.row_dtype, b_dtype=self.lane_dtype,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
             c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
             columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
@@ -140,18 +142,22 @@ class SumsStage(WindowSlabs):
                 bias.add_block(b, starts)
             if self.own is not None:
                 self.own.number = number
-            if not plan.direct:
+            if not (plan.direct or plan.rows_in_place):
                 self._pack_rows(b, at, starts)
+            if not (plan.direct or plan.lanes_in_place):
                 self._pack_lanes(b, at, lanes, starts)
             if self.ahead is not None:
                 self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
             if plan.direct:
                 self._in_place(b, at, starts)
                 return
-            b.loop(
-                self.first_block, self.last_block,
-                lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts), name="lanes",
-            )  # fmt: skip
+            rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
+
+            def of_lanes(lane_block: Index, _: object) -> None:
+                of_block = self._lanes_of_block(b, at, lane_block) if plan.lanes_in_place else lanes
+                self._sweep(b, rows, of_block, lane_block, starts)
+
+            b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
 
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
         last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
@@ -213,7 +219,7 @@ class SumsStage(WindowSlabs):
         """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
         plan = self.plan
         vectors = lanes
-        if not plan.direct:
+        if not (plan.direct or plan.lanes_in_place):
             vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
         row_axes, _ = plan.row_slab
@@ -253,8 +259,9 @@ class SumsStage(WindowSlabs):
             x_step, y_step = (row_axes[n], plan.lane_slab[n]) if plan.rows_shift else (plan.lane_slab[n], row_axes[n])
             place = b.mul(b.sub(b.mul(r, plan.tap_step(n)), axis.low + plan.x_start[n]), x_step)
             other: Index = 0
-            if plan.direct:
+            if plan.direct or plan.x_in_place:
                 place = b.add(place, b.mul(starts[n], axis.stride * x_step))
+            if plan.direct or plan.y_in_place:
                 other = b.mul(starts[n], y_step)
             return (b.add(a, place), b.add(x, other)) if plan.rows_shift else (b.add(a, other), b.add(x, place))
 
@@ -276,8 +283,8 @@ class SumsStage(WindowSlabs):
             rest = b.sub(plan.row_count, self.first_row)
 
             def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.slab_dtype])
-                x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
+                a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.row_dtype])
+                x = b.at(vectors, shift[1], STORAGE[self.lane_dtype])
                 walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
                 if self.own is None:
                     place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
@@ -296,6 +303,8 @@ class SumsStage(WindowSlabs):
     def _row_at(self, b: Builder, row: Index) -> Index:
         """Where the slab of the row side has a channel."""
         plan, channel_step = self.plan, self.plan.row_slab[1]
+        if plan.rows_repeated:
+            row = b.minimum(row, b.sub(plan.row_count - plan.row_channels, self.first_row))
         if plan.row_run == plan.share_rows:
             return b.mul(row, channel_step)
         run = b.floor_div(row, plan.row_run)

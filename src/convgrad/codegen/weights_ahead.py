@@ -69,8 +69,6 @@ class WeightsAhead:
 
     def _lines(self, tensor: str, channels: int) -> Lines:
         plan, strides = self.plan, self.plan.problem.strides[tensor]
-        extents = plan.block
-        if tensor == "x":
-            extents = tuple(min(a, axis.image) for a, axis in zip(plan.x_extent, plan.axes, strict=True))
+        extents = plan.x_met if tensor == "x" else plan.block
         box = zip((*extents, channels), (strides[0], *strides[3:], strides[2]), strict=True)
         return lines_of([(extent, SIZES[plan.problem.dtype] * step) for extent, step in box])

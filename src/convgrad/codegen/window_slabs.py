@@ -1,4 +1,4 @@
-"""What a task of weights gradients packs: slabs of x and of y, a block of windows at a time."""
+"""What a task of weights gradients packs: slabs of x and of y, a block of windows at a time; or where they lie."""
 
 from __future__ import annotations
 
@@ -132,6 +132,20 @@ class WindowSlabs:
             self._copy().emit(b, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def _rows_of_task(self, b: Builder, at: Places) -> Value:
+        """Where the first row channel of a task lies, if it is read from there."""
+        plan, tensor = self.plan, self.row_tensor
+        _, group, channel, *_ = self.tensor_strides[tensor]
+        place = b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)])
+        return b.at(at.of(tensor), place, STORAGE[plan.problem.dtype])
+
+    def _lanes_of_block(self, b: Builder, at: Places, lane_block: Index) -> Value:
+        """Where the first lane of a block lies; that of the last one is early, so that vectors end with the tensor."""
+        plan, tensor = self.plan, self.lane_tensor
+        first = b.minimum(b.mul(lane_block, plan.width), plan.lane_count - plan.width)
+        place = b.dot([(self.bundle, plan.lane_groups * self.tensor_strides[tensor][1]), (first, 1)])
+        return b.at(at.of(tensor), place, STORAGE[plan.problem.dtype])
 
     def _zero_border(self, b: Builder, slab: Value, size: int, tensor: str, starts: list[Index]) -> None:
         """Taps side by side in a tile read around x: zeros, where a block of the innermost axis reaches there."""
