@@ -373,7 +373,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         problem_of(W, (12, 12), (12, 12), (1, 1), channels=(130, 64), layout="NXC", dtype="bf16", out_dtype="f32"),
         {"lanes along y", "rows in runs"},
     ),
-    "weights, rows in place": (
+    "weights, row channels in place": (
         problem_of(W, (9, 11), (9, 11), (1, 1), channels=(67, 33), batch=2),
         {"rows in place"},
     ),

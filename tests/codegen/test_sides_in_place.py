@@ -8,6 +8,8 @@ import pytest
 
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_flat_data import ISA
+from convgrad.codegen import weights_ahead
+from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for
 from convgrad.plan.sides_in_place import ways_in_place
@@ -90,6 +92,18 @@ def test_sides_in_place_exactly(isa):
             tried[way] = tried.get(way, 0) + 1
     assert set(tried) == {(True, False), (False, True), (True, True)}
     assert min(tried.values()) > 10
+
+
+def test_rows_that_come_from_memory_are_asked_for(monkeypatch):
+    """A tile fetches the planes of the next one, whatever is beyond the last; the result is the same."""
+    problem = problem_of((70, 48), (9, 11), batch=2)
+    machine = machine_for(ISA)
+    plan = next(plan for plan in plans_in_place(problem, machine) if plan.rows_in_place)
+    plan = replace(plan, block=(1, 33), row_shares=2, lane_shares=1)
+    assert "llvm.prefetch" not in lower(plan).ir
+    monkeypatch.setattr(weights_ahead, "NEXT_BYTES", -1)
+    assert "llvm.prefetch" in lower(plan).ir
+    check_plan(problem, plan, machine)
 
 
 def test_planes_of_channels_are_read_where_they_lie():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
@@ -16,7 +17,7 @@ from convgrad.codegen.microkernels.contract import Reduction, Tile
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.codegen.weights_ahead import WeightsAhead
+from convgrad.codegen.weights_ahead import NextRows, WeightsAhead
 from convgrad.codegen.window_slabs import WindowSlabs
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.strides import row_major
@@ -223,10 +224,7 @@ class SumsStage(WindowSlabs):
             vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
         row_axes, _ = plan.row_slab
-        counts = [
-            b.minimum(b.sub(axis.windows, start), block)
-            for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
-        ]
+        counts = [self._windows(b, n, start) for n, start in enumerate(starts)]
 
         def taps(n: int, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
             if n == len(plan.axes):
@@ -285,7 +283,7 @@ class SumsStage(WindowSlabs):
             def of_row(row: Index, _: object) -> None:
                 a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.row_dtype])
                 x = b.at(vectors, shift[1], STORAGE[self.lane_dtype])
-                walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
+                walks = self._walks(b, rows, shift[0], lane_block, tap, row)
                 if self.own is None:
                     place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
                     tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, walks=walks)
@@ -299,6 +297,17 @@ class SumsStage(WindowSlabs):
         paces = row_major(plan.block, 1)
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)
         taps(0, (0, 0), 0, [])
+
+    def _walks(
+        self, b: Builder, rows: Value, shift: Index, lane_block: Index, tap: Index, row: Index
+    ) -> list[Walk | NextRows]:
+        """What a tile fetches on its way."""
+        plan = self.plan
+        if NextRows.wanted(plan):
+            most = b.sub(b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows), plan.row_channels)
+            following = b.minimum(b.add(row, plan.row_channels), b.maximum(most, 0))
+            return [NextRows(plan, b.at(rows, b.add(shift, self._row_at(b, following)), STORAGE[self.row_dtype]))]
+        return list(self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row)) if self.ahead else []
 
     def _row_at(self, b: Builder, row: Index) -> Index:
         """Where the slab of the row side has a channel."""

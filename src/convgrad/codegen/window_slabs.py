@@ -50,9 +50,9 @@ class WindowSlabs:
         plan = self.plan
         steps = (self.tensor_strides[tensor][0], *self.tensor_strides[tensor][3:])
         dims, source, target = [], 0, 0
-        for n, (axis, start, step, slab) in enumerate(zip(plan.axes, starts, steps, strides, strict=True)):
+        for n, (start, step, slab) in enumerate(zip(starts, steps, strides, strict=True)):
             if tensor == "y":
-                dims.append(Dim(b.minimum(b.sub(axis.windows, start), plan.block[n]), step, slab))
+                dims.append(Dim(self._windows(b, n, start), step, slab))
                 source = b.add(source, b.mul(start, step))
                 continue
             tap = bands.get(n, 0)
@@ -67,8 +67,15 @@ class WindowSlabs:
         plan, axis = self.plan, self.plan.axes[n]
         extent, first = (plan.band(n) if plan.banded(n) else plan.x_extent[n]), plan.x_start[n]
         origin = b.add(b.add(b.mul(start, axis.stride), first), b.mul(tap, axis.dilation))
+        if not (axis.clipped or plan.whole(n)) and axis.windows % plan.block[n] == 0:
+            return origin, 0, extent
         low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
         return origin, low, b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
+
+    def _windows(self, b: Builder, n: int, start: Index) -> Index:
+        """Of a block, on one axis; known beforehand where blocks divide it."""
+        windows, block = self.plan.axes[n].windows, self.plan.block[n]
+        return block if windows % block == 0 else b.minimum(b.sub(windows, start), block)
 
     def _copy(self) -> Copy:
         plan = self.plan

@@ -17,8 +17,9 @@ from convgrad.plan.weights import WeightsPlan
 PAGE = 4096  # bytes; what lies so far apart falls into the same set of L1
 WAYS = 12  # lines of a set
 MOST_PAGES = 40  # that a tile may read from without looking for them again
-ROW_NEAR, ROW_FAR = 0.1, 1.0  # cycles, not hidden, for the numbers of a step that are in L1, or come from L2
-LANE_NEAR = 0.08  # likewise for a vector of lanes
+ROW_NEAR, ROW_FAR = 0.15, 1.5  # cycles, not hidden, for the numbers of a step that are in L1, or come from L2
+LANE_NEAR = 0.12  # likewise for a vector of lanes
+RUN = 4.0  # cycles, not hidden, to begin a run of a row's windows
 PAGES_AGAIN = 2.5  # cycles of a step whose page has to be found again
 
 
@@ -54,6 +55,8 @@ def in_place_cycles(plan: WeightsPlan) -> float:
         step = _step(plan, rows=True)
         near = step < LINE or windows <= WAYS * _sets(step, 1) / 2
         cycles += ROW_NEAR if near else ROW_FAR
+        if step < LINE:
+            cycles += RUN * plan.row_channels / _run(plan)
         pages += windows * min(step / PAGE, 1.0)
     if plan.lanes_in_place:
         cycles += LANE_NEAR * plan.vectors
@@ -62,6 +65,23 @@ def in_place_cycles(plan: WeightsPlan) -> float:
         cycles += PAGES_AGAIN
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps * plan.bundles
     return cycles * tiles * prod(axis.windows for axis in plan.axes)
+
+
+def _run(plan: WeightsPlan) -> int:
+    """Windows of a block that lie side by side on the row side."""
+    p, run = plan.problem, 1
+    strides = p.x_strides if plan.rows_shift else p.y_strides
+    steps = [
+        s * (axis.stride if plan.rows_shift else 1)
+        for s, axis in zip((strides[0], *strides[3:]), plan.axes, strict=True)
+    ]
+    for n in reversed(range(len(plan.axes))):
+        if run > 1 and abs(steps[n]) != abs(steps[-1]) * run:
+            break
+        run *= plan.block[n]
+        if plan.block[n] < plan.axes[n].windows:
+            break
+    return run
 
 
 def _step(plan: WeightsPlan, *, rows: bool) -> int:

@@ -123,7 +123,10 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
             far = OVERFLOW * max(0.0, slabs / (2 * SLAB_BYTES) - 1)
             cost = fixed * (1 + far + (ALONE / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0))
             cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
-            cost += sum_vectors * (met * SUM_VECTOR * (1 + (sums > SUM_BYTES)) + written)
+            beyond = sums > SUM_BYTES
+            cost += sum_vectors * (
+                met * SUM_VECTOR * (1 + beyond) + written * (FAR_SUM if own.own_sums and beyond else 1)
+            )
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
