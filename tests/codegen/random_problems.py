@@ -12,10 +12,13 @@ from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
+from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.sides_in_place import ways_in_place
+from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 CHANNELS = (1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
@@ -146,6 +149,8 @@ def _altered_data(plan, rng):
 
 
 def _altered_weights(plan, rng):
+    if isinstance(plan, InPlaceWeightsPlan):
+        return plan  # whose blocks are rows of one image, and shares whole tiles
     block = list(plan.block)
     for n in range(len(block) - (1 if plan.direct else 0)):
         block[n] = int(rng.integers(1, max(1, plan.axes[n].windows) + 1))
@@ -160,6 +165,13 @@ def _altered_weights(plan, rng):
             row_shares=-(-tiles // int(rng.integers(1, max(1, tiles) + 1))),  # none of them empty
             x_pixel_major=bool(rng.integers(2)),
             rows_together=0 if isinstance(plan, MatrixWeightsPlan) else int(rng.integers(3)) * plan.row_channels,
+        )
+    if type(plan) is WeightsPlan:
+        rows, lanes = list(ways_in_place(plan))[-1 if rng.integers(3) else 0]
+        changed = replace(
+            changed,
+            rows_in_place=rows and bool(rng.integers(2)),
+            lanes_in_place=lanes and bool(rng.integers(2)),
         )
     return changed
 

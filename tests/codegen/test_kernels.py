@@ -229,6 +229,8 @@ def kinds(plan):
         along = "lanes along rows" if isinstance(plan, RowWeightsPlan) else along
         traits = {
             "in place": plan.direct,
+            "rows in place": plan.rows_in_place,
+            "lanes in place": plan.lanes_in_place,
             "several chunks": plan.chunks > 1,
             "lane shares": plan.lane_shares > 1,
             "row shares": plan.row_shares > 1,
@@ -369,8 +371,16 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"row shares"},
     ),
     "weights, rows in runs": (
-        problem_of(W, (12, 12), (12, 12), (1, 1), channels=(130, 64), layout="NXC"),
+        problem_of(W, (12, 12), (12, 12), (1, 1), channels=(130, 64), layout="NXC", dtype="bf16", out_dtype="f32"),
         {"lanes along y", "rows in runs"},
+    ),
+    "weights, row channels in place": (
+        problem_of(W, (9, 11), (9, 11), (1, 1), channels=(67, 33), batch=2),
+        {"rows in place"},
+    ),
+    "weights, rows and lanes in place": (
+        problem_of(W, (12, 12), (12, 12), (1, 1), channels=(130, 64), layout="NXC"),
+        {"rows in place", "lanes in place"},
     ),
     "weights, several chunks and blocks": (
         problem_of(W, (60, 70), (60, 70), (3, 3), channels=(4, 48), **SAME),
@@ -405,7 +415,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along y", "bands"},
     ),
     "weights, bands within a row": (
-        problem_of(W, (700,), (700,), (3,), channels=(33, 12), dilation=300, low=300, layout="NXC"),
+        problem_of(W, (700,), (700,), (3,), channels=(33, 12), dilation=400, low=400, layout="NXC"),
         {"lanes along x", "bands"},
     ),
     "weights, bands across groups": (

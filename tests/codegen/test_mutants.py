@@ -88,6 +88,10 @@ def groups_that_go_on(plain, plan, b, group, block):
     return b.mul(block, plan.lane_groups)
 
 
+def rows_that_go_on(plain, self, b, row):
+    return b.mul(row, self.plan.row_slab[1])
+
+
 def one_task_less(plain, module, symbol, tasks, *others):
     return plain(module, symbol, tasks - 1, *others)
 
@@ -193,6 +197,9 @@ MUTANTS = {
     ),
     "tiles of weights are written whole": Mutant(
         OwnSums, "_whole", nothing, NAMED["weights, from registers"]
+    ),
+    "the last tile of rows in place goes on beyond them": Mutant(
+        weights.SumsStage, "_row_at", rows_that_go_on, NAMED["weights, row channels in place"]
     ),
     "sums that a task has kept are not written": Mutant(
         OwnSums, "finish", nothing, NAMED["weights, kept by a task through several blocks"]

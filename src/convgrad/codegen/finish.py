@@ -48,21 +48,41 @@ def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
     sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), ARITHMETIC[plan.compute])
-    if plan.chunks > 1:
-        _add_chunks(plan, b, sums, rows)
-    write_rows(plan, b, at, sums, bundle, block, first, rows)
+    write_rows(plan, b, at, sums, bundle, block, first, rows, chunks=plan.chunks)
 
 
 def write_rows(
-    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index
-) -> None:
-    """The sums of some rows of a lane block, at most `plan.finish_rows`, as weights; scratch holds them in between."""
+    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index, *,
+    chunks: int = 1,
+) -> None:  # fmt: skip
+    """The sums of some rows of a lane block, at most `plan.finish_rows`, as weights; scratch holds them in between.
+
+    Those of several chunks are added first. The last tile of rows may begin early: then its sums do, too.
+    """
+    if not plan.rows_repeated:
+        _write_piece(plan, b, at, sums, bundle, block, first, rows, chunks)
+        return
+    whole = plan.row_count // plan.row_channels * plan.row_channels
+    before = b.maximum(b.minimum(rows, b.sub(whole, first)), 0)
+    moved = b.at(sums, b.mul(b.add(before, plan.rows_repeated), plan.width), ARITHMETIC[plan.compute])
+    for place, start, count in ((sums, first, before), (moved, b.add(first, before), b.sub(rows, before))):
+        with b.when(b.compare("sgt", count, 0)):
+            _write_piece(plan, b, at, place, bundle, block, start, count, chunks)
+
+
+def _write_piece(
+    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index,
+    chunks: int,
+) -> None:  # fmt: skip
+    if chunks > 1:
+        _add_chunks(plan, b, sums, rows)
     if plan.along_windows:
         write_added(plan, b, at, sums, bundle, block, first, rows)
         return
     p = plan.problem
     group, k, c = p.w_strides[:3]
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
+    first_lane: Index = 0
     taps, step = [], plan.sum_rows * plan.width
     for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
         taps.append(Dim(extent, step, stride))
@@ -72,13 +92,16 @@ def write_rows(
         groups = plan.lane_groups if plan.direct else b.minimum(groups, plan.lane_groups)
         lanes = [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
     else:
-        lanes = [Dim(b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width), 1, lane_step)]
+        count = b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width)
+        lanes = [Dim(count, 1, lane_step)]
+        if plan.lanes_in_place:  # the last block begins early
+            first_lane = b.sub(plan.width, count)
     origin = b.dot(
         [(first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
     )  # fmt: skip
     target = b.at(at.w, origin, STORAGE[p.out_dtype])
     of_rows = (Dim(rows, plan.width, row_step), plan.finish_rows)
-    unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width)
+    unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
 
 
 def write_added(

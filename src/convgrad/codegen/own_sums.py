@@ -93,10 +93,15 @@ class OwnSums:
         group, k, c = p.w_strides[:3]
         row_step = c if plan.rows_shift else k
         channel = b.add(self.first_row, row)
+        if plan.rows_repeated:
+            channel = b.minimum(channel, plan.row_count - plan.row_channels)
         taps = zip(b.split(tap, p.taps), p.w_strides[3:], strict=True)
-        origin = b.dot([*taps, (self.bundle, group), (lane_block, plan.width), (channel, row_step)])
+        lane = b.mul(lane_block, plan.width)
+        if plan.lanes_in_place:
+            lane = b.minimum(lane, plan.lane_count - plan.width)
+        origin = b.dot([*taps, (self.bundle, group), (lane, 1), (channel, row_step)])
         target = b.at(self.at.w, origin, STORAGE[p.out_dtype])
-        rows, lanes = b.sub(plan.row_count, channel), b.sub(plan.lane_count, b.mul(lane_block, plan.width))
+        rows, lanes = b.sub(plan.row_count, channel), b.sub(plan.lane_count, lane)
 
         def partly() -> None:
             self.tile.store(b, place, tile)
@@ -129,9 +134,9 @@ class OwnSums:
         """Whether the weights have all rows and lanes of a tile; None: always."""
         plan = self.plan
         conditions = []
-        if plan.row_count % plan.row_channels:
+        if plan.row_count % plan.row_channels and not plan.rows_in_place:
             conditions.append(b.compare("sge", rows, plan.row_channels))
-        if plan.lane_count % plan.width:
+        if plan.lane_count % plan.width and not plan.lanes_in_place:
             conditions.append(b.compare("sge", lanes, plan.width))
         if len(conditions) == 2:
             return b.both(*conditions)

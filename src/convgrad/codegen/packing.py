@@ -92,16 +92,16 @@ def _pack_in_order(
 
 def unpack_weights(
     b: Builder, copy: Copy, sums: Value, target: Value, staging: Value, lanes: list[Dim], rows: tuple[Dim, int],
-    taps: list[Dim], width: int,
+    taps: list[Dim], width: int, first: Index = 0,
 ) -> None:  # fmt: skip
-    """target = sums[taps, row, lane]; `rows` comes with the room that `staging` has for it.
+    """target = sums[taps, row, first + lane]; `rows` comes with the room that `staging` has for it.
 
     Where rows and taps lie closer in the target than lanes, the sums are put in the target's order by vectors first, so
     that long runs of the target are written at once.
     """
     row, room = rows
     if all(tap.extent == 1 for tap in taps) or any(abs(lane.dst) <= 1 for lane in lanes):
-        copy.emit(b, sums, target, [*lanes, row, *taps])
+        copy.emit(b, b.at(sums, first, STORAGE[copy.compute]), target, [*lanes, row, *taps])
         return
     axes = sorted([(row, room), *((tap, tap.extent) for tap in taps)], key=lambda axis: abs(axis[0].dst))
     place, there, back = width, [], []
@@ -112,7 +112,7 @@ def unpack_weights(
         place *= capacity
     inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
     inside.emit(b, sums, staging, [Dim(width, 1, 1), *there])
-    copy.emit(b, staging, target, [*lanes, *back])
+    copy.emit(b, b.at(staging, first, STORAGE[copy.compute]), target, [*lanes, *back])
 
 
 def can_spread_by_vectors(copy: Copy, channels: int, lanes_per_group: int, channel_step: int, group_step: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
@@ -17,7 +18,7 @@ from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.codegen.weights_ahead import WeightsAhead
+from convgrad.codegen.weights_ahead import NextRows, WeightsAhead
 from convgrad.codegen.window_slabs import WindowSlabs
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.strides import row_major
@@ -66,6 +67,8 @@ class SumsStage(WindowSlabs):
         self.tensor_strides = p.strides
         self.blocks = prod(plan.block_grid)
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
+        self.row_dtype = plan.problem.dtype if plan.rows_in_place else self.slab_dtype
+        self.lane_dtype = plan.problem.dtype if plan.lanes_in_place else self.slab_dtype
         self.tile = self._tile()
         self.ahead: WeightsAhead | None = None  # of the task that is being written
         self.own: OwnSums | None = None  # likewise
@@ -110,7 +113,7 @@ class SumsStage(WindowSlabs):
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
-            a_dtype=self.slab_dtype, b_dtype=self.slab_dtype,
+            a_dtype=self.row_dtype, b_dtype=self.lane_dtype,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
             c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
             columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
@@ -141,18 +144,22 @@ class SumsStage(WindowSlabs):
                 bias.add_block(b, starts)
             if self.own is not None:
                 self.own.number = number
-            if not plan.direct:
+            if not (plan.direct or plan.rows_in_place):
                 self._pack_rows(b, at, starts)
+            if not (plan.direct or plan.lanes_in_place):
                 self._pack_lanes(b, at, lanes, starts)
             if self.ahead is not None:
                 self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
             if plan.direct:
                 self._in_place(b, at, starts)
                 return
-            b.loop(
-                self.first_block, self.last_block,
-                lambda lane_block, _: self._sweep(b, at.scratch, lanes, lane_block, starts), name="lanes",
-            )  # fmt: skip
+            rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
+
+            def of_lanes(lane_block: Index, _: object) -> None:
+                of_block = self._lanes_of_block(b, at, lane_block) if plan.lanes_in_place else lanes
+                self._sweep(b, rows, of_block, lane_block, starts)
+
+            b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
 
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
         last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
@@ -214,14 +221,11 @@ class SumsStage(WindowSlabs):
         """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
         plan = self.plan
         vectors = lanes
-        if not plan.direct:
+        if not (plan.direct or plan.lanes_in_place):
             vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
         row_axes, _ = plan.row_slab
-        counts = [
-            b.minimum(b.sub(axis.windows, start), block)
-            for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
-        ]
+        counts = [self._windows(b, n, start) for n, start in enumerate(starts)]
 
         def taps(n: int, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
             if n == len(plan.axes):
@@ -254,8 +258,9 @@ class SumsStage(WindowSlabs):
             x_step, y_step = (row_axes[n], plan.lane_slab[n]) if plan.rows_shift else (plan.lane_slab[n], row_axes[n])
             place = b.mul(b.sub(b.mul(r, plan.tap_step(n)), axis.low + plan.x_start[n]), x_step)
             other: Index = 0
-            if plan.direct:
+            if plan.direct or plan.x_in_place:
                 place = b.add(place, b.mul(starts[n], axis.stride * x_step))
+            if plan.direct or plan.y_in_place:
                 other = b.mul(starts[n], y_step)
             return (b.add(a, place), b.add(x, other)) if plan.rows_shift else (b.add(a, other), b.add(x, place))
 
@@ -277,9 +282,9 @@ class SumsStage(WindowSlabs):
             rest = b.sub(plan.row_count, self.first_row)
 
             def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.slab_dtype])
-                x = b.at(vectors, shift[1], STORAGE[self.slab_dtype])
-                walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
+                a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.row_dtype])
+                x = b.at(vectors, shift[1], STORAGE[self.lane_dtype])
+                walks = self._walks(b, rows, shift[0], lane_block, tap, row)
                 if self.own is None:
                     place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
                     tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, walks=walks)
@@ -294,9 +299,22 @@ class SumsStage(WindowSlabs):
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)
         taps(0, (0, 0), 0, [])
 
+    def _walks(
+        self, b: Builder, rows: Value, shift: Index, lane_block: Index, tap: Index, row: Index
+    ) -> list[Walk | NextRows]:
+        """What a tile fetches on its way."""
+        plan = self.plan
+        if NextRows.wanted(plan):
+            most = b.sub(b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows), plan.row_channels)
+            following = b.minimum(b.add(row, plan.row_channels), b.maximum(most, 0))
+            return [NextRows(plan, b.at(rows, b.add(shift, self._row_at(b, following)), STORAGE[self.row_dtype]))]
+        return list(self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row)) if self.ahead else []
+
     def _row_at(self, b: Builder, row: Index) -> Index:
         """Where the slab of the row side has a channel."""
         plan, channel_step = self.plan, self.plan.row_slab[1]
+        if plan.rows_repeated:
+            row = b.minimum(row, b.sub(plan.row_count - plan.row_channels, self.first_row))
         if plan.row_run == plan.share_rows:
             return b.mul(row, channel_step)
         run = b.floor_div(row, plan.row_run)

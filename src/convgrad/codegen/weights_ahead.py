@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
 from convgrad.plan.weights import WeightsPlan
 
+NEXT_BYTES = 4 * 1024 * 1024  # of a tensor of rows, from where on a tile asks for those of the next one
 MOST_LINES = 4  # of an operand, in a step
 
 
@@ -69,8 +72,44 @@ class WeightsAhead:
 
     def _lines(self, tensor: str, channels: int) -> Lines:
         plan, strides = self.plan, self.plan.problem.strides[tensor]
-        extents = plan.block
-        if tensor == "x":
-            extents = tuple(min(a, axis.image) for a, axis in zip(plan.x_extent, plan.axes, strict=True))
+        extents = plan.x_met if tensor == "x" else plan.block
         box = zip((*extents, channels), (strides[0], *strides[3:], strides[2]), strict=True)
         return lines_of([(extent, SIZES[plan.problem.dtype] * step) for extent, step in box])
+
+
+@dataclass(frozen=True, slots=True)
+class NextRows:
+    """What a tile fetches whose rows are planes read in place: the same windows of the next tile's rows.
+
+    Runs of a row in a block are too short for the processor to find out where they go on. While a line of every row is
+    multiplied, one of each of the following rows is asked for.
+    """
+
+    plan: WeightsPlan
+    first: Value  # where they are, at the first window of the block
+
+    @staticmethod
+    def wanted(plan: WeightsPlan) -> bool:
+        """Whether rows are such, and come from memory; blocks are one run, and each of them meets one tap."""
+        axes, channel = plan.row_slab
+        size = SIZES[plan.problem.dtype]
+        window = abs(axes[-1]) * (plan.axes[-1].stride if plan.rows_shift else 1) * size
+        tensor = prod(plan.problem.shapes["x" if plan.rows_shift else "y"]) * size
+        planes = plan.rows_in_place and 0 < 2 * window <= LINE <= abs(channel) * size
+        return planes and tensor > NEXT_BYTES and plan.taps == 1 == prod(plan.block[:-1])
+
+    def begin(self, b: Builder) -> None:
+        """Nothing before the first step."""
+
+    def go_on(self, b: Builder, done: Index) -> None:
+        """After so many windows of the block."""
+        plan, size = self.plan, SIZES[self.plan.problem.dtype]
+        step = size * plan.row_slab[0][-1] * (plan.axes[-1].stride if plan.rows_shift else 1)
+        channel = size * plan.row_slab[1]
+        together = 1 << (LINE // abs(step)).bit_length() - 1  # windows of a line
+        turn = b.binary("and", index(done), index(together - 1))
+        place = b.mul(b.sub(done, turn), step)
+        each = -(-plan.row_channels // together)
+        for more in range(each):
+            row = b.minimum(b.add(b.mul(turn, each), more), plan.row_channels - 1)
+            b.prefetch(b.beyond(self.first, b.add(place, b.mul(row, channel))), keep=3)

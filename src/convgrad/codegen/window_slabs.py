@@ -1,4 +1,4 @@
-"""What a task of weights gradients packs: slabs of x and of y, a block of windows at a time."""
+"""What a task of weights gradients packs: slabs of x and of y, a block of windows at a time; or where they lie."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class WindowSlabs:
         plan = self.plan
         steps = (self.tensor_strides[tensor][0], *self.tensor_strides[tensor][3:])
         dims, source, target = [], 0, 0
-        for n, (axis, start, step, slab) in enumerate(zip(plan.axes, starts, steps, strides, strict=True)):
+        for n, (start, step, slab) in enumerate(zip(starts, steps, strides, strict=True)):
             if tensor == "y":
-                dims.append(Dim(b.minimum(b.sub(axis.windows, start), plan.block[n]), step, slab))
+                dims.append(Dim(self._windows(b, n, start), step, slab))
                 source = b.add(source, b.mul(start, step))
                 continue
             tap = bands.get(n, 0)
@@ -67,8 +67,15 @@ class WindowSlabs:
         plan, axis = self.plan, self.plan.axes[n]
         extent, first = (plan.band(n) if plan.banded(n) else plan.x_extent[n]), plan.x_start[n]
         origin = b.add(b.add(b.mul(start, axis.stride), first), b.mul(tap, axis.dilation))
+        if not (axis.clipped or plan.whole(n)) and axis.windows % plan.block[n] == 0:
+            return origin, 0, extent
         low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
         return origin, low, b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
+
+    def _windows(self, b: Builder, n: int, start: Index) -> Index:
+        """Of a block, on one axis; known beforehand where blocks divide it."""
+        windows, block = self.plan.axes[n].windows, self.plan.block[n]
+        return block if windows % block == 0 else b.minimum(b.sub(windows, start), block)
 
     def _copy(self) -> Copy:
         plan = self.plan
@@ -132,6 +139,20 @@ class WindowSlabs:
             self._copy().emit(b, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def _rows_of_task(self, b: Builder, at: Places) -> Value:
+        """Where the first row channel of a task lies, if it is read from there."""
+        plan, tensor = self.plan, self.row_tensor
+        _, group, channel, *_ = self.tensor_strides[tensor]
+        place = b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)])
+        return b.at(at.of(tensor), place, STORAGE[plan.problem.dtype])
+
+    def _lanes_of_block(self, b: Builder, at: Places, lane_block: Index) -> Value:
+        """Where the first lane of a block lies; that of the last one is early, so that vectors end with the tensor."""
+        plan, tensor = self.plan, self.lane_tensor
+        first = b.minimum(b.mul(lane_block, plan.width), plan.lane_count - plan.width)
+        place = b.dot([(self.bundle, plan.lane_groups * self.tensor_strides[tensor][1]), (first, 1)])
+        return b.at(at.of(tensor), place, STORAGE[plan.problem.dtype])
 
     def _zero_border(self, b: Builder, slab: Value, size: int, tensor: str, starts: list[Index]) -> None:
         """Taps side by side in a tile read around x: zeros, where a block of the innermost axis reaches there."""

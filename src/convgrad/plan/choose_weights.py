@@ -19,7 +19,7 @@ from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
-from convgrad.plan.window_blocks import best_window_blocks, rows_in_place
+from convgrad.plan.window_blocks import best_window_blocks, rows_of_windows
 from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem
 
@@ -51,7 +51,7 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     if isinstance(plan, WindowLanesPlan):
         return plan
     if _sums_in_place(plan):
-        return rows_in_place(replace(plan, direct=True))
+        return rows_of_windows(replace(plan, direct=True))
     return best_window_blocks(plan, cycles)
 
 

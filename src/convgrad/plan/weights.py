@@ -80,6 +80,8 @@ class WeightsPlan:
     x_pixel_major: bool  # of the slab of the row side: channels innermost
     rows_together: int = 0  # of them, that lie side by side: whole tiles; 0: all
     direct: bool = False  # the tensors themselves serve as slabs
+    rows_in_place: bool = False  # the tensor of the row side serves as its slab: the last tile begins early
+    lanes_in_place: bool = False  # likewise that of the lane side, and the last block of lanes
     unroll: int = 1  # windows written out together
     reasons: tuple[str, ...] = ()
 
@@ -87,6 +89,16 @@ class WeightsPlan:
     def rows_shift(self) -> bool:
         """Whether the rows come from x, which moves with the tap."""
         return self.lane_side == "y"
+
+    @property
+    def x_in_place(self) -> bool:
+        """Whether x is read where it lies, and y may be packed."""
+        return self.rows_in_place if self.rows_shift else self.lanes_in_place
+
+    @property
+    def y_in_place(self) -> bool:
+        """Likewise y."""
+        return self.lanes_in_place if self.rows_shift else self.rows_in_place
 
     @property
     def row_count(self) -> int:
@@ -169,7 +181,7 @@ class WeightsPlan:
 
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of x on axis n, and no zeros around it."""
-        if self.direct:
+        if self.direct or self.x_in_place:
             return True
         padded = n == len(self.axes) - 1 and self.tile_taps > 1
         return self.block[n] >= self.axes[n].windows and not padded
@@ -201,9 +213,17 @@ class WeightsPlan:
         )
 
     @property
+    def x_met(self) -> Ints:
+        """Elements of x per axis that a block of windows meets, whether a slab holds them or not."""
+        return tuple(
+            min(axis.image, self.band(n) + axis.dilation * (axis.taps - 1) if self.x_in_place else extent)
+            for n, (axis, extent) in enumerate(zip(self.axes, self.x_extent, strict=True))
+        )
+
+    @property
     def row_run(self) -> int:
         """Row channels that a slab holds side by side."""
-        cut = self.rows_together and self.x_pixel_major and not (self.spread or self.direct)
+        cut = self.rows_together and self.x_pixel_major and not (self.spread or self.direct or self.rows_in_place)
         return min(self.share_rows, self.rows_together) if cut else self.share_rows
 
     @property
@@ -222,7 +242,7 @@ class WeightsPlan:
     @property
     def row_slab(self) -> tuple[Ints, int]:
         """Strides of the packed row side: per axis, and of a channel within its run."""
-        if self.direct:
+        if self.direct or self.rows_in_place:
             strides = self.problem.x_strides if self.rows_shift else self.problem.y_strides
             return (strides[0], *strides[3:]), strides[2]
         extent = self.x_extent if self.rows_shift else self.block
@@ -237,6 +257,8 @@ class WeightsPlan:
     @property
     def row_slab_size(self) -> int:
         """All of it."""
+        if self.rows_in_place:
+            return 0
         strides, channel = self.row_slab
         extent = self.x_extent if self.rows_shift else self.block
         if self.spread or self.x_pixel_major:
@@ -246,7 +268,7 @@ class WeightsPlan:
     @property
     def lane_slab(self) -> Ints:
         """Strides of the packed lane side, of one lane block, per axis; lanes are innermost."""
-        if self.direct:
+        if self.direct or self.lanes_in_place:
             strides = self.problem.y_strides if self.rows_shift else self.problem.x_strides
             return (strides[0], *strides[3:])
         return row_major(self.block if self.rows_shift else self.x_extent, self.width)
@@ -254,6 +276,8 @@ class WeightsPlan:
     @property
     def lane_slab_block(self) -> int:
         """Numbers of one lane block."""
+        if self.lanes_in_place:
+            return 0
         return self.lane_slab[0] * (self.block if self.rows_shift else self.x_extent)[0]
 
     @property
@@ -341,8 +365,20 @@ class WeightsPlan:
         """Tasks of the first stage."""
         return (self.chunks, self.bundles, self.lane_shares, self.row_shares)
 
+    @property
+    def rows_repeated(self) -> int:
+        """Row channels of a last tile that begins early, which the one before it has, too."""
+        return -self.row_count % self.row_channels if self.rows_in_place else 0
+
     def validate(self) -> None:
         """Assert what the emitter relies on."""
+        in_place = self.rows_in_place or self.lanes_in_place
+        assert not in_place or not (self.spread or self.direct)
+        beside = self.tile_taps > 1 and self.axes[-1].clipped
+        assert not (beside and self.x_in_place), "taps of a tile need zeros around x"
+        assert not self.rows_in_place or self.row_count >= self.row_channels
+        lane_step = (self.problem.y_strides if self.rows_shift else self.problem.x_strides)[2]
+        assert not self.lanes_in_place or (self.lane_count >= self.width and lane_step == 1)
         assert self.axes[-1].taps % self.tile_taps == 0
         assert self.spread or self.lane_groups == 1
         assert self.rows_together % self.row_channels == 0, "a tile lies in one run"
@@ -351,12 +387,19 @@ class WeightsPlan:
         assert not self.direct or self.block[-1] >= self.axes[-1].windows
         assert not self.spread or (self.rows_shift and self.lane_groups * self.lane_count <= self.width)
 
+    @property
+    def _in_place(self) -> str:
+        rows, lanes = self.rows_in_place, self.lanes_in_place
+        if self.direct or (rows and lanes):
+            return "in place, "
+        return "rows in place, " if rows else "lanes in place, " if lanes else ""
+
     def __str__(self) -> str:
         rows = self.row_channels * (self.tile_taps if self.rows_shift else 1)
         columns = self.vectors * (1 if self.rows_shift else self.tile_taps)
         return (
             f"weights plan on {self.isa}: lanes along {self.lane_side}, tile {rows} x {columns}·{self.lanes}, "
-            f"{'in place, ' if self.direct else ''}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks"
+            f"{self._in_place}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks"
             + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )

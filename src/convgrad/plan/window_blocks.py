@@ -14,13 +14,15 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import LEAST_CHANNELS
-from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.costs import TURN
+from convgrad.plan.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
 
 MOST_WINDOWS = 512  # packed at a time
 ROW_WINDOWS = 256  # of a block in place
 MOST_CHUNKS = 16
+PACK = 0.3  # cycles per number copied by vectors into a slab
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
 LEAST_TASKS = 16
@@ -29,8 +31,11 @@ PANEL_FETCH = 1.0  # cycles, not hidden, for a vector of lanes that has to come 
 RUN_BYTES = 64  # rows side by side where those of all tiles do not stay in L1
 NEAR_BYTES = 44 * 1024  # of all rows and of the lanes that meet a block of windows, from L1
 SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
-FAR_SUM_BYTES = 3 * 1024 * 1024  # of all sums of all chunks, that are cleared and come back as weights: more leave L2
-FAR_SUM = 3.0  # times as many cycles for those, written and read again beyond L2
+SUM_MOVE = 0.25  # cycles per sum, to write it for others and to read it
+FAR_SUM_BYTES = 1024 * 1024  # of all sums of all chunks, that are cleared and come back as weights: more leave L2
+FAR_SUM = 2.2  # times as many cycles for those, written and read again beyond L2
+SIZES_TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # made even
+ALONE = 0.5  # of a task, that few threads wait for the last one
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
@@ -53,15 +58,19 @@ class Side:
 
 def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """The plan with the cheapest blocks of windows, chunks and shares; `cycles` are its arithmetic's."""
-    candidates = [_shared(replace(plan, block=block), cycles) for block in _blocks(plan)]
+    candidates = [
+        _shared(replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes), cycles)
+        for block in _blocks(plan)
+        for rows, lanes in ways_in_place(plan)
+    ]
     best = min(candidates, key=lambda candidate: candidate[0])[1]
     size = SIZES[best.compute]
-    if best.spread or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
+    if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return best
     return replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
 
 
-def rows_in_place(plan: WeightsPlan) -> WeightsPlan:
+def rows_of_windows(plan: WeightsPlan) -> WeightsPlan:
     """A plan that reads the tensors as they lie, whose blocks are whole rows of windows."""
     block = list(plan.block)
     block[-1] = plan.axes[-1].windows
@@ -81,36 +90,43 @@ def _blocks(plan: WeightsPlan) -> Iterator[Ints]:
     block = [1] * len(plan.axes)
     yield tuple(block)
     for n in reversed(range(len(block))):
-        while block[n] < plan.axes[n].windows:
-            following = min(plan.axes[n].windows, 2 * block[n])
+        windows = plan.axes[n].windows
+        for following in dict.fromkeys(
+            -(-windows // -(-windows // most)) for most in SIZES_TRIED if most <= 2 * windows
+        ):
             if prod(block) // block[n] * following > MOST_WINDOWS:
                 return
-            block[n] = following
-            yield tuple(block)
+            if following > block[n]:
+                block[n] = following
+                yield tuple(block)
 
 
 def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
     """The cheapest chunks and shares for these blocks, and predicted cycles."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)
-    fixed = cycles + _panel_cycles(plan)
+    fixed = cycles + _panel_cycles(plan) + in_place_cycles(plan)
     sum_vectors = plan.bundles * plan.lane_blocks * plan.taps * rows.units * plan.row_channels * plan.vectors
     most_chunks = _most_chunks(plan)
+    row_shares, lane_shares = tuple(rows.shares()), tuple(lanes.shares())
     best = float("inf"), 1, 1, 1
     for chunks in sorted({1 << n for n in range(most_chunks.bit_length())} | {most_chunks}):
-        for of_rows, of_lanes in product(rows.shares(), lanes.shares()):
+        own = replace(plan, chunks=chunks)
+        met = blocks - 1 if own.own_sums else blocks  # a first block starts from zeros
+        written = 0 if own.straight else chunks * 2 * plan.lanes * SUM_MOVE
+        if not own.own_sums and size * chunks * plan.sum_size > FAR_SUM_BYTES:
+            written *= FAR_SUM
+        for of_rows, of_lanes in product(row_shares, lane_shares):
             tasks = chunks * plan.bundles * of_rows * of_lanes
             slabs = rows.slab_bytes / of_rows + lanes.slab_bytes / of_lanes
             sums = size * plan.lanes * sum_vectors / (plan.bundles * of_rows * of_lanes)
             far = OVERFLOW * max(0.0, slabs / (2 * SLAB_BYTES) - 1)
-            cost = fixed * (1 + far + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0))
+            cost = fixed * (1 + far + (ALONE / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0))
             cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
-            own = replace(plan, chunks=chunks)
-            met = blocks - 1 if own.own_sums else blocks  # a first block starts from zeros
-            written = 0 if own.straight else chunks * 2 * plan.lanes * MOVE
-            if not own.own_sums and size * chunks * plan.sum_size > FAR_SUM_BYTES:
-                written *= FAR_SUM
-            cost += sum_vectors * (met * SUM_VECTOR * (1 + (sums > SUM_BYTES)) + written)
+            beyond = sums > SUM_BYTES
+            cost += sum_vectors * (
+                met * SUM_VECTOR * (1 + beyond) + written * (FAR_SUM if own.own_sums and beyond else 1)
+            )
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
@@ -119,7 +135,7 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
 def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
     """Of a plan whose channels nobody shares."""
     p, size = plan.problem, SIZES[plan.compute]
-    of_x = prod(min(extent, axis.image) for extent, axis in zip(plan.x_extent, plan.axes, strict=True))
+    of_x = prod(plan.x_met)
     of_y = prod(plan.block)
     row_count, lane_count = (of_x, of_y) if plan.rows_shift else (of_y, of_x)
     lane_strides = (p.y_strides if plan.rows_shift else p.x_strides)[2:]
@@ -130,11 +146,13 @@ def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
         Side(
             units=-(-plan.row_count // plan.row_channels), channels=plan.row_channels,
             slab_bytes=size * plan.row_slab_size,
-            cycles=blocks * row_count * plan.row_count * p.groups * (MOVE + far + ROW / max(1, run)),
+            cycles=blocks * row_count * plan.row_count * p.groups
+            * (far if plan.rows_in_place else PACK + far + ROW / max(1, run)),
         ),
         Side(
             units=plan.lane_blocks, channels=plan.width, slab_bytes=size * plan.lane_slab_size,
-            cycles=blocks * lane_count * plan.lane_count * p.groups * ((TURN if turned else MOVE) + far),
+            cycles=blocks * lane_count * plan.lane_count * p.groups
+            * (far if plan.lanes_in_place else (TURN if turned else PACK) + far),
         ),
     )  # fmt: skip
 
@@ -147,7 +165,7 @@ def _panel_cycles(plan: WeightsPlan) -> float:
     fresh = min(axis.stride, taps) if plan.rows_shift else 1  # positions of the rows that no window before has met
     run = size * plan.row_channels
     row_bytes = fresh * (run + RUN_BYTES if plan.x_pixel_major else run)
-    panel = windows * (row_bytes + size * plan.width)
+    panel = windows * (row_bytes + size * plan.width * crowding(plan))
     columns = plan.vectors * (1 if plan.rows_shift else plan.tile_taps)
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps * plan.bundles
     steps = tiles * prod(axis.windows for axis in plan.axes)
