@@ -299,15 +299,13 @@ class SumsStage(WindowSlabs):
         single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)
         taps(0, (0, 0), 0, [])
 
-    def _walks(
-        self, b: Builder, rows: Value, shift: Index, lane_block: Index, tap: Index, row: Index
-    ) -> list[Walk | NextRows]:
+    def _walks(self, b: Builder, rows: Value, shift: Index, lane_block: Index, tap: Index, row: Index) -> list[Walk]:
         """What a tile fetches on its way."""
         plan = self.plan
         if NextRows.wanted(plan):
             most = b.sub(b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows), plan.row_channels)
             following = b.minimum(b.add(row, plan.row_channels), b.maximum(most, 0))
-            return [NextRows(plan, b.at(rows, b.add(shift, self._row_at(b, following)), STORAGE[self.row_dtype]))]
+            return [NextRows.of(plan, b.at(rows, b.add(shift, self._row_at(b, following)), STORAGE[self.row_dtype]))]
         return list(self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row)) if self.ahead else []
 
     def _row_at(self, b: Builder, row: Index) -> Index:

@@ -78,7 +78,7 @@ class WeightsAhead:
 
 
 @dataclass(frozen=True, slots=True)
-class NextRows:
+class NextRows(Walk):
     """What a tile fetches whose rows are planes read in place: the same windows of the next tile's rows.
 
     Runs of a row in a block are too short for the processor to find out where they go on. While a line of every row is
@@ -86,7 +86,11 @@ class NextRows:
     """
 
     plan: WeightsPlan
-    first: Value  # where they are, at the first window of the block
+
+    @staticmethod
+    def of(plan: WeightsPlan, first: Value) -> NextRows:
+        """Those rows that begin at an address, at the first window of the block."""
+        return NextRows(first, index(0), 0, 0, 0, plan)
 
     @staticmethod
     def wanted(plan: WeightsPlan) -> bool:

@@ -34,7 +34,7 @@ SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
 SUM_MOVE = 0.25  # cycles per sum, to write it for others and to read it
 FAR_SUM_BYTES = 1024 * 1024  # of all sums of all chunks, that are cleared and come back as weights: more leave L2
 FAR_SUM = 2.2  # times as many cycles for those, written and read again beyond L2
-SIZES_TRIED = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # made even
+SIZES_TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # windows of an axis, then as even as they can be
 ALONE = 0.5  # of a task, that few threads wait for the last one
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
