@@ -73,6 +73,19 @@ EDGES = {
     "no windows of weights, and sums of x": problem_of(W, (2, 5), (0, 3), (3, 3), bias_gradient="x", bias_stride=-2),
     "no windows of weights, and sums of y": problem_of(W, (2, 5), (0, 3), (3, 3), bias_gradient="y"),
     "no images of weights, and sums": problem_of(W, (9,), (9,), (3,), batch=0, low=1, bias_gradient="x"),
+    "no images of weights whose blocks are whole, and sums": problem_of(
+        W,
+        (44,),
+        (37,),
+        (6,),
+        channels=(2, 3),
+        batch=0,
+        dilation=2,
+        low=2,
+        dtype="f16",
+        out_dtype="f16",
+        bias_gradient="x",
+    ),
     "gaps between windows are summed, too": problem_of(W, (23, 9), (3, 2), (2, 2), stride=(9, 5), bias_gradient="x"),
     "elements before and behind the windows are summed, too": problem_of(
         W, (30, 8), (4, 3), (3, 2), stride=(2, 1), low=(-5, -2), bias_gradient="x"

@@ -116,9 +116,11 @@ def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
     yield "chunks", plan.chunks, chunks
     shares = f"{plan.lane_shares} of the lanes, {plan.row_shares} of the rows, {plan.bundles} bundles of groups"
     yield "shares", [plan.lane_shares, plan.row_shares, plan.bundles], shares
-    yield "inputs", plan.direct, "read where they lie" if plan.direct else "packed into slabs"
+    sides = [plan.direct or plan.rows_in_place, plan.direct or plan.lanes_in_place]
+    places = ["read where they lie" if in_place else "packed into slabs" for in_place in sides]
+    yield "inputs", sides, places[0] if sides[0] == sides[1] else f"rows {places[0]}, lanes {places[1]}"
     size_of = SIZES[plan.compute]
-    if not plan.direct:
+    if not all(sides):
         slabs = [plan.row_slab_size * size_of, plan.lane_slab_size * size_of]
         yield "slabs", slabs, f"{size(slabs[0])} of rows, {size(slabs[1])} of lanes"
     kept = plan.own_sum_size if plan.own_sums else plan.sum_size

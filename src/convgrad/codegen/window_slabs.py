@@ -67,7 +67,7 @@ class WindowSlabs:
         plan, axis = self.plan, self.plan.axes[n]
         extent, first = (plan.band(n) if plan.banded(n) else plan.x_extent[n]), plan.x_start[n]
         origin = b.add(b.add(b.mul(start, axis.stride), first), b.mul(tap, axis.dilation))
-        if not (axis.clipped or plan.whole(n)) and axis.windows % plan.block[n] == 0:
+        if not (axis.clipped or plan.whole(n)) and self._even(n):
             return origin, 0, extent
         low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
         return origin, low, b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
@@ -75,7 +75,12 @@ class WindowSlabs:
     def _windows(self, b: Builder, n: int, start: Index) -> Index:
         """Of a block, on one axis; known beforehand where blocks divide it."""
         windows, block = self.plan.axes[n].windows, self.plan.block[n]
-        return block if windows % block == 0 else b.minimum(b.sub(windows, start), block)
+        return block if self._even(n) else b.minimum(b.sub(windows, start), block)
+
+    def _even(self, n: int) -> bool:
+        """Whether all blocks of an axis are whole; without windows there may be one for the sums of x, which is not."""
+        windows = self.plan.axes[n].windows
+        return windows > 0 and windows % self.plan.block[n] == 0
 
     def _copy(self) -> Copy:
         plan = self.plan
