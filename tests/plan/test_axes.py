@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from convgrad.plan.axes import Phase, _x_axis, _y_axis, batch_axis, gather_axes
-from convgrad.plan.weights import WindowAxis, window_axes
+from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 many = settings(max_examples=400, deadline=None, derandomize=True)

@@ -13,7 +13,8 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.sums import ChannelSums, pairwise
 from convgrad.codegen.zeroing import emit_zero
-from convgrad.plan.weights import WeightsPlan, WindowAxis
+from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
 
 
 @dataclass(frozen=True, slots=True)

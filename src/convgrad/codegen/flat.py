@@ -10,7 +10,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import SumsStage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.flat import FlatWeightsPlan
-from convgrad.plan.weights import WindowAxis
+from convgrad.plan.window_axes import WindowAxis
 
 
 class FlatSums(SumsStage):

@@ -22,7 +22,8 @@ from convgrad.codegen.weights_ahead import NextRows, WeightsAhead
 from convgrad.codegen.window_slabs import WindowSlabs
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.strides import row_major
-from convgrad.plan.weights import WeightsPlan, WindowAxis
+from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
 
 
 def lower_weights(plan: WeightsPlan) -> KernelModule:

@@ -10,7 +10,7 @@ from math import prod
 from convgrad.errors import ShapeError
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.strides import row_major
-from convgrad.plan.weights import WindowAxis, window_axes
+from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.canonicalize import canonicalize
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 from convgrad.spec.resolve import Resolved

@@ -41,7 +41,7 @@ def depthwise_data_candidates(
         "width": base.lanes, "lane_groups": base.lanes, "unroll": 0, "packs_weights": False,
         "reads_in_place": True, "writes_in_place": True,
     }  # fmt: skip
-    ones = (1,) * (len(axes) - 2)
+    plain, ones = DepthwiseDataPlan(**fields), (1,) * (len(axes) - 2)
     found = []
     images = prod(axis.count for axis in axes[:-2])
     shares = max(1, base.lane_blocks // NEAR_BLOCKS)
@@ -54,7 +54,7 @@ def depthwise_data_candidates(
             products = rows * columns * axes[-2].taps * axes[-1].taps
             if products > MOST_PRODUCTS:
                 break
-            plan = DepthwiseDataPlan(**fields | {"tile": tile, "block": (*ones, rows, axes[-1].count)})
+            plan = replace(plain, tile=tile, block=(*ones, rows, axes[-1].count))
             if len(plan.bodies) <= MOST_BODIES and len(plan.bodies) * products <= MOST_WRITTEN:
                 found.append(plan)
     if found:

@@ -19,6 +19,7 @@ MOST_CHANNELS = 16  # of the input: as many planes are read at a time
 MOST_TAPS = 9  # of a row, which are written out
 LOAD, FAR_LOAD = 2.0, 4.0  # cycles for a vector, most of which cross cache lines, from L1 and from L2
 STEP = 1.5  # cycles of a step besides
+CONVERT = 1.0  # cycles of the ports that multiply, to convert a vector of 16-bit numbers
 MASKS = 8  # that registers nearly hold
 MASK = 4.0  # cycles to fetch one more
 ALIKE = 0.99  # of the cycles of a plan that packs, where packing makes that one slower
@@ -60,7 +61,8 @@ def _cycles(plan: FlatDataPlan) -> float:
     near = plan.in_channels * prod(axis.taps for axis in plan.axes[: plan.outer]) * plan.positions
     apart = any(axis.taps > 1 for axis in plan.axes[: plan.outer])  # taps whose planes are far from each other
     load = FAR_LOAD if apart and SIZES[plan.compute] * near > ROWS_BYTES else LOAD
-    products = plan.width * plan.vectors / FMA_PER_CYCLE
+    convert = CONVERT if plan.problem.dtype != plan.compute else 0.0
+    products = plan.vectors * (plan.width / FMA_PER_CYCLE + convert)
     step = max(products, BROADCAST * plan.width + load * plan.vectors, LATENCY) + STEP
     masks = plan.vectors * sum(shift != 0 for shift in plan.column_shifts)
     if masks > MASKS:

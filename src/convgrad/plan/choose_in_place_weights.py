@@ -15,7 +15,7 @@ from convgrad.plan.in_place_weights import InPlaceWeightsPlan, alike
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_weights import RowWeightsPlan, rows_in_memory, written_out
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
-from convgrad.plan.weights import window_axes
+from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_VECTOR
 from convgrad.problem.conv import ConvProblem, Ints
 

@@ -16,7 +16,7 @@ from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products,
 from convgrad.plan.matrix_blocks import LOAD_ROWS, SPLIT, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import cuts
-from convgrad.plan.weights import window_axes
+from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond

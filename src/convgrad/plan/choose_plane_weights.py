@@ -25,7 +25,7 @@ from convgrad.plan.plane_costs import (
 )
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
-from convgrad.plan.weights import WindowAxis, window_axes
+from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 
 MOST_ROWS = 14  # of windows, written out together

@@ -18,7 +18,8 @@ from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.row_weights import RowWeightsPlan
-from convgrad.plan.weights import WeightsPlan, WindowAxis, window_axes
+from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_of_windows
 from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem

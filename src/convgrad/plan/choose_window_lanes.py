@@ -12,7 +12,7 @@ from convgrad.plan.block_costs import CLAIM, ROW
 from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES, MOVE, SCALAR, TURN
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
-from convgrad.plan.weights import window_axes
+from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_BYTES, SUM_VECTOR
 from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem, Ints

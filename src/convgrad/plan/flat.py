@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.strides import row_major
-from convgrad.plan.weights import WeightsPlan, WindowAxis
+from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
 
 

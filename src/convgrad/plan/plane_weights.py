@@ -14,7 +14,8 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.plane_costs import tap_pieces
 from convgrad.plan.plane_slab import PlaneSlab
 from convgrad.plan.strides import row_major
-from convgrad.plan.weights import BIAS_UNIT, KEPT_BYTES, WindowAxis
+from convgrad.plan.weights import BIAS_UNIT, KEPT_BYTES
+from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
 
 

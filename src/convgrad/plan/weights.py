@@ -7,46 +7,13 @@ from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.strides import row_major
+from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
 
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
 PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
-
-
-@dataclass(frozen=True, slots=True)
-class WindowAxis:
-    """One axis: windows p and taps r meet x at stride·p + dilation·r − low."""
-
-    windows: int
-    image: int
-    taps: int
-    stride: int
-    dilation: int
-    low: int
-
-    @property
-    def inside(self) -> tuple[int, int]:
-        """Windows first <= p < last all of whose taps meet x."""
-        first = max(0, -(-self.low // self.stride))
-        last = (self.image - 1 - self.dilation * (self.taps - 1) + self.low) // self.stride + 1
-        last = min(self.windows, last)
-        return (first, last) if last > first else (0, 0)
-
-    @property
-    def clipped(self) -> bool:
-        """Whether some tap of some window falls outside x."""
-        highest = self.stride * (self.windows - 1) + self.dilation * (self.taps - 1) - self.low
-        return self.low > 0 or highest >= self.image
-
-
-def window_axes(problem: ConvProblem) -> tuple[WindowAxis, ...]:
-    """The batch, an axis with one tap, and the spatial axes."""
-    spatial = zip(
-        problem.y_extent, problem.x_extent, problem.taps, problem.stride, problem.dilation, problem.pad_low, strict=True
-    )
-    return (WindowAxis(problem.batch, problem.batch, 1, 1, 1, 0), *(WindowAxis(*axis) for axis in spatial))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

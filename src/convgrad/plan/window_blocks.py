@@ -121,7 +121,8 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
             slabs = rows.slab_bytes / of_rows + lanes.slab_bytes / of_lanes
             sums = size * plan.lanes * sum_vectors / (plan.bundles * of_rows * of_lanes)
             far = OVERFLOW * max(0.0, slabs / (2 * SLAB_BYTES) - 1)
-            cost = fixed * (1 + far + (ALONE / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0))
+            late = ALONE * _late(tasks, blocks, chunks) if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
+            cost = fixed * (1 + far + late)
             cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
             beyond = sums > SUM_BYTES
             cost += sum_vectors * (
@@ -130,6 +131,12 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
+
+
+def _late(tasks: int, blocks: int, chunks: int) -> float:
+    """The share of all time in which a thread may wait for the last task, and one of two does for larger chunks."""
+    most = -(-tasks // 2) * 2 * -(-blocks // chunks) * chunks / max(1, tasks * blocks)
+    return 1 / tasks + most - 1
 
 
 def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:

@@ -1,0 +1,41 @@
+"""One axis of a weights gradient: windows, each of whose taps meets an element of x or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgrad.problem.conv import ConvProblem
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAxis:
+    """One axis: windows p and taps r meet x at stride·p + dilation·r − low."""
+
+    windows: int
+    image: int
+    taps: int
+    stride: int
+    dilation: int
+    low: int
+
+    @property
+    def inside(self) -> tuple[int, int]:
+        """Windows first <= p < last all of whose taps meet x."""
+        first = max(0, -(-self.low // self.stride))
+        last = (self.image - 1 - self.dilation * (self.taps - 1) + self.low) // self.stride + 1
+        last = min(self.windows, last)
+        return (first, last) if last > first else (0, 0)
+
+    @property
+    def clipped(self) -> bool:
+        """Whether some tap of some window falls outside x."""
+        highest = self.stride * (self.windows - 1) + self.dilation * (self.taps - 1) - self.low
+        return self.low > 0 or highest >= self.image
+
+
+def window_axes(problem: ConvProblem) -> tuple[WindowAxis, ...]:
+    """The batch, an axis with one tap, and the spatial axes."""
+    spatial = zip(
+        problem.y_extent, problem.x_extent, problem.taps, problem.stride, problem.dilation, problem.pad_low, strict=True
+    )
+    return (WindowAxis(problem.batch, problem.batch, 1, 1, 1, 0), *(WindowAxis(*axis) for axis in spatial))
