@@ -46,6 +46,7 @@ import convgrad.runtime.memory as memory
 import convgrad.runtime.pool_ir as pool_ir
 from convgrad.arrays import call as calls
 from convgrad.codegen.ir_module import constant
+from convgrad.codegen.tap_sums import TapSums
 from convgrad.runtime import set_num_threads
 
 SEED = 77
@@ -102,7 +103,7 @@ def _begins_late(plain, *args):
 
 
 def _builder(args):
-    return args[0].b if isinstance(args[0], sweep.Sweep) else args[1]
+    return args[0].b if isinstance(args[0], TapSums) else args[1]
 
 
 def _next_tap(plain, x, y, taps, *rest):
@@ -236,8 +237,8 @@ MUTANTS = {
     "shifted pad": Mutant("pad_low is one more than it is", wrap(axes, "_y_axis", _shifted)),
     "shifted pad of X": Mutant("the same where the image is solved for", wrap(axes, "_x_axis", _shifted)),
     "wrong phase": Mutant("results of two phases change places", wrap(axes, "_x_axis", _swapped_phases), like=_strided),
-    "wrong border bound": Mutant("the last tap in the image is left out", wrap(sweep.Sweep, "_bounds", _ends_early)),
-    "border begins late": Mutant("the first tap in the image is left out", wrap(sweep.Sweep, "_bounds", _begins_late)),
+    "wrong border bound": Mutant("the last tap in the image is left out", wrap(TapSums, "bounds", _ends_early)),
+    "border begins late": Mutant("the first tap in the image is left out", wrap(TapSums, "bounds", _begins_late)),
     "wrong border of weights": Mutant(
         "the last window is left out", wrap(weights.SumsStage, "_bounds", _ends_early), like=_solves_weights
     ),

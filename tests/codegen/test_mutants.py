@@ -19,6 +19,7 @@ from convgrad.codegen.microkernels.reduction import Groups
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.tap_sums import TapSums
 from convgrad.plan import axes, choose_data, choose_weights
 
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
@@ -157,7 +158,7 @@ def summed(name, of):
 MASKED = tuple(isa for isa in HOST_ISAS if isa in ("avx512", "amx"))
 MUTANTS = {
     "the last tap is dropped": Mutant(
-        Sweep, "_bounds", bounds_without_last_tap, NAMED["along channels, packed"]
+        TapSums, "bounds", bounds_without_last_tap, NAMED["along channels, packed"]
     ),
     "the first window of a border is dropped": Mutant(
         weights.SumsStage, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]

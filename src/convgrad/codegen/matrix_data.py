@@ -16,7 +16,8 @@ from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.pairs import store_pairs
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
-from convgrad.codegen.sweep import Spot, Sweep
+from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of
