@@ -37,6 +37,7 @@ import convgrad.codegen.matrix_data as matrix_data
 import convgrad.codegen.matrix_weights as matrix_weights
 import convgrad.codegen.microkernels.matrix as tiles
 import convgrad.codegen.pairs as pairs
+import convgrad.codegen.panels as panels
 import convgrad.codegen.stages as stages
 import convgrad.codegen.sweep as sweep
 import convgrad.codegen.weights as weights
@@ -248,7 +249,7 @@ MUTANTS = {
     "swapped lanes": Mutant("a transposition exchanges two vectors", wrap(isa.Isa, "load_transposed", _swapped_rows)),
     "missing zero padding": Mutant(
         "what surrounds the image is not zeroed",
-        _all(nothing(input_slab, "emit_zero_outside"), nothing(data, "emit_zero")),
+        _all(nothing(input_slab, "emit_zero_outside"), nothing(panels, "emit_zero")),
     ),
     "missing zeros of weights": Mutant(
         "the same where weights are solved for", nothing(weights.SumsStage, "_zero_border"), like=_solves_weights

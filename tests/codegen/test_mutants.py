@@ -11,7 +11,7 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, stages, weights
+from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, panels, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Tile
@@ -248,7 +248,7 @@ MUTANTS = {
     "all blocks of channels pack the weights of the first": Mutant(
         data.DataStages, "_pack", panel_of_the_first_channels, NAMED["tasks pack their own weights"]
     ),
-    "bias of own weights is not packed": Mutant(data, "_pack_bias", nothing, NAMED["tasks pack their own weights"]),
+    "bias of own weights is not packed": Mutant(panels, "_pack_bias", nothing, NAMED["tasks pack their own weights"]),
     "bias is forgotten": Mutant(Sweep, "_start", sums_that_start_from_zero, BIASED),
     "the result is stored over what was there": Mutant(Copy, "store", stored_over, ADDED),
     "the last task is left behind": Mutant(stages, "_emit_claims", one_task_less, NAMED["along channels, packed"]),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from convgrad.codegen.data import DataStages, bias_at, emit_data
+from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.panels import bias_at
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.depthwise_data import DepthwiseDataPlan

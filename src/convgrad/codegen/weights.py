@@ -7,7 +7,6 @@ from math import prod
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare
-from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
@@ -15,7 +14,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule, Stage
+from convgrad.codegen.module import KernelModule, Stage, round64
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Condition, Places, emit_stage
 from convgrad.codegen.weights_ahead import NextRows, WeightsAhead
