@@ -241,7 +241,7 @@ MUTANTS = {
     "wrong border bound": Mutant("the last tap in the image is left out", wrap(TapSums, "bounds", _ends_early)),
     "border begins late": Mutant("the first tap in the image is left out", wrap(TapSums, "bounds", _begins_late)),
     "wrong border of weights": Mutant(
-        "the last window is left out", wrap(weights.SumsStage, "_bounds", _ends_early), like=_solves_weights
+        "the last window is left out", wrap(weights.SumsStage, "bounds", _ends_early), like=_solves_weights
     ),
     "dropped tail": Mutant("copies end with their last whole vector", wrap(copying.Copy, "_vectors", _dropped_tail)),
     "lane mask too long": Mutant("masks hold in one lane more", wrap(isa, "first_lanes", _other_mask(1))),

@@ -20,6 +20,7 @@ from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import TapSums
+from convgrad.codegen.window_sweep import WindowSweep
 from convgrad.plan import axes, choose_data, choose_weights
 
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
@@ -89,8 +90,8 @@ def groups_that_go_on(plain, plan, b, group, block):
     return b.mul(block, plan.lane_groups)
 
 
-def rows_that_go_on(plain, self, b, row):
-    return b.mul(row, self.plan.row_slab[1])
+def rows_that_go_on(plain, self, row):
+    return self.b.mul(row, self.plan.row_slab[1])
 
 
 def one_task_less(plain, module, symbol, tasks, *others):
@@ -161,7 +162,7 @@ MUTANTS = {
         TapSums, "bounds", bounds_without_last_tap, NAMED["along channels, packed"]
     ),
     "the first window of a border is dropped": Mutant(
-        weights.SumsStage, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
+        weights.SumsStage, "bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
     ),
     "pads of results are shifted": Mutant(
         choose_data, "gather_axes", shifted_pads, NAMED["along channels, packed"]
@@ -200,7 +201,7 @@ MUTANTS = {
         OwnSums, "_whole", nothing, NAMED["weights, from registers"]
     ),
     "the last tile of rows in place goes on beyond them": Mutant(
-        weights.SumsStage, "_row_at", rows_that_go_on, NAMED["weights, row channels in place"]
+        WindowSweep, "row_at", rows_that_go_on, NAMED["weights, row channels in place"]
     ),
     "sums that a task has kept are not written": Mutant(
         OwnSums, "finish", nothing, NAMED["weights, kept by a task through several blocks"]
