@@ -16,8 +16,15 @@ from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
-from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
+from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
+from convgrad.plan.data_in_place import (
+    MOST_KNOWN_PHASES,
+    reads_in_place,
+    widened,
+    with_weights_in_place,
+    writes_in_place,
+)
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
@@ -32,12 +39,6 @@ Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving num
 
 WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
-LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
-COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
-CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
-CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
-FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
-MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
 
@@ -60,7 +61,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
         elif isinstance(plan, MatrixDataPlan):
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             plan = finished_matrix_data(plan, cycles, _finished(other, spare, machine))
-            yield replace(plan, writes_in_place=problem.out_dtype == "f32" and _writes_in_place(plan))
+            yield replace(plan, writes_in_place=problem.out_dtype == "f32" and writes_in_place(plan))
         else:
             yield _finished(plan, cycles, machine)
 
@@ -74,7 +75,7 @@ def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
     def packed(candidate: Predicted) -> float:
         return candidate[0] + packing_cost(_whole(candidate[1]), candidate[0])
 
-    in_place = _reads_in_place(_whole(row[1]))
+    in_place = reads_in_place(_whole(row[1]))
     if images[0] > WORTH_IMAGES * image[0]:
         return row if in_place and row[0] <= packed(image) else image
     best = min(image, images, key=packed)
@@ -91,96 +92,15 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     if isinstance(plan, FlatDataPlan | DepthwiseDataPlan):
         return plan
     plan = _whole(plan)
-    if _reads_in_place(plan):
-        plan = _widened(plan, cycles, machine)
+    if reads_in_place(plan):
+        plan = widened(plan, cycles, machine)
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
     plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan, machine)), cycles)
-    plan = _with_weights_in_place(plan)
-    return replace(plan, writes_in_place=True) if _writes_in_place(plan) else plan
-
-
-def _with_weights_in_place(plan: DataPlan) -> DataPlan:
-    """The plan that reads weights as they lie, if too few tiles read one of them to make up for packing it.
-
-    Not where rows of weights push each other out of caches; shares of a run of channels may be few enough rows.
-    """
-    if not plan.may_read_weights:
-        return plan
-    p = plan.problem
-    row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
-    tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
-    crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
-    if tiles > (FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES):
-        return plan
-    shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
-    for share in shares:
-        if not crowded or row * plan.taps * share <= room:
-            return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
-    return plan
-
-
-def _widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
-    """With many channels side by side in a tile, where memory far away decides: it likes long runs.
-
-    Where strides leave little arithmetic to a number, or vectors of neighbours push each other out of L1, L3 is far.
-    """
-    p = plan.problem
-    moved = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    share = moved / MEMORY_BYTES / cycles
-    step = (p.x_strides if plan.solves_y else p.y_strides)[-1]
-    collide = SIZES[p.dtype] * step % COLLIDING == 0
-    if not plan.spread or share < 2 or moved < (BEYOND_L2 if collide or share > 2.5 else LARGE):
-        return plan
-    needed = -(-p.groups // plan.lanes)
-    vectors = min(range(min(8, needed), 0, -1), key=lambda many: -(-needed // many) * many)
-    width, rows = vectors * plan.lanes, (machine.registers - vectors - 2) // vectors
-    if width <= plan.width or p.groups < width:
-        return plan
-    return replace(plan, width=width, lane_groups=width, tile=(*plan.tile[:-1], rows))
-
-
-def _reads_in_place(plan: DataPlan) -> bool:
-    """Whether whole vectors can be read from the input and written to the output as they lie in memory."""
-    p, axes = plan.problem, plan.axes
-    given, solved = (p.x_strides, p.y_strides) if plan.solves_y else (p.y_strides, p.x_strides)
-    if p.accumulate or plan.pixels or max(plan.tile[:-1]) > 1:
-        return False
-    if p.dtype != plan.compute and not plan.spread:  # scalars would be converted again and again
-        return False
-    if plan.i_blocks > 1 or len(axes[-1].phases) > MOST_KNOWN_PHASES or axes[-1].count < plan.tile[-1]:
-        return False
-    if plan.spread:
-        depthwise = plan.in_channels == plan.out_channels == 1
-        return depthwise and given[1] == solved[1] == 1 and p.groups >= plan.lane_groups
-    return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
-
-
-def _writes_in_place(plan: DataPlan) -> bool:
-    """Whether whole vectors can be written to the output as it lies in memory."""
-    p = plan.problem
-    solved = p.y_strides if plan.solves_y else p.x_strides
-    if p.accumulate or plan.i_blocks > 1:
-        return False
-    for n, axis in enumerate(plan.axes):
-        span = plan.span(n)
-        rests = [phase.count % plan.block[n] for phase in axis.phases]
-        shifts = type(plan) is DataPlan and plan.may_begin_early(n)
-        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests) and not shifts:
-            return False
-        if n < len(plan.axes) - 1 and span < plan.tile[n]:
-            return False
-    if plan.pixels:
-        wide = plan.span(len(plan.axes) - 1) >= plan.lanes and solved[-1] == 1 == plan.axes[-1].out_step
-        return wide and plan.out_channels >= plan.width
-    if plan.span(len(plan.axes) - 1) < plan.tile[-1]:
-        return False
-    if plan.spread:
-        side_by_side = (plan.out_channels == 1 or solved[2] == 1) and solved[1] == plan.out_channels
-        return side_by_side and plan.lane_groups * plan.out_channels == plan.width and p.groups >= plan.lane_groups
-    return solved[2] == 1 and plan.out_channels >= plan.width
+    plan = with_weights_in_place(plan)
+    return replace(plan, writes_in_place=True) if writes_in_place(plan) else plan
 
 
 def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
@@ -273,12 +193,12 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
         plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
         deep = replace(plan, i_block=max(1, channels_in))
-        if prod(problem.taps) == 1 and size * deep.panel <= DEEP_PANEL_BYTES and _reads_in_place(_whole(deep)):
+        if prod(problem.taps) == 1 and size * deep.panel <= DEEP_PANEL_BYTES and reads_in_place(_whole(deep)):
             plan = deep
         return groups * shape.cycles + cost, plan
 
     cycles, plan = _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
-    yield (cycles - cost if _reads_in_place(_whole(plan)) else cycles), plan
+    yield (cycles - cost if reads_in_place(_whole(plan)) else cycles), plan
 
     shape = best_pixel_tile(axes, channels, lanes, machine.registers, lines=lanes * size == LINE)
     scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
@@ -308,5 +228,5 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         many = shape.width // lanes * (lanes // channels_out)
         across = planned(shape, spread=True, pixel_major=True, lane_groups=many)
         yield phases * shape.cycles + cost, across
-        if _reads_in_place(across):
+        if reads_in_place(across):
             yield from depthwise_data_candidates(across, phases * shape.cycles, machine)
