@@ -21,7 +21,7 @@ from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import TapSums
 from convgrad.codegen.window_sweep import WindowSweep
-from convgrad.plan import axes, choose_data, choose_weights
+from convgrad.plan import axes, choose_weights, data_candidates
 
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
 BIASED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, bias=True)
@@ -165,7 +165,7 @@ MUTANTS = {
         weights.SumsStage, "bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
     ),
     "pads of results are shifted": Mutant(
-        choose_data, "gather_axes", shifted_pads, NAMED["along channels, packed"]
+        data_candidates, "gather_axes", shifted_pads, NAMED["along channels, packed"]
     ),
     "pads of weights are shifted": Mutant(
         choose_weights, "window_axes", shifted_pads, NAMED["weights, lanes along y"]

@@ -5,19 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import Any
 
-from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.axes import gather_axes
-from convgrad.plan.block_costs import PANEL_BYTES
-from convgrad.plan.blocks import best_blocks, even_share, packing_cost
-from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
-from convgrad.plan.choose_flat_data import flat_data_candidates
-from convgrad.plan.choose_folded import folded_candidates
+from convgrad.plan.blocks import best_blocks, even_share
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
-from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
+from convgrad.plan.data_candidates import DataCandidates, sums_taps_inside, whole_blocks
 from convgrad.plan.data_in_place import (
     MOST_KNOWN_PHASES,
     reads_in_place,
@@ -30,15 +23,10 @@ from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.order import FEW_CHANNELS, taps_inside
+from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import ConvProblem
 
-Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
-
-WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
-DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 MOST_UNROLLED = 320  # multiply-adds written out
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
 
@@ -46,7 +34,7 @@ MOST_SHUFFLED = 64  # taps and channels that share what is put together in regis
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
     by_planes = list(plane_data_candidates(problem, machine))
-    by_vectors = sorted(_candidates(problem, machine), key=lambda candidate: candidate[0])
+    by_vectors = sorted(DataCandidates(problem, machine).all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
     by_tiles = matrix_data_candidates(problem, machine)
@@ -66,32 +54,11 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
             yield _finished(plan, cycles, machine)
 
 
-def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
-    """Of tiles of neighbours in a row, in an image, and of several images: a row only if it can be read in place.
-
-    A task that holds several images has less of each, and packs more around it.
-    """
-
-    def packed(candidate: Predicted) -> float:
-        return candidate[0] + packing_cost(_whole(candidate[1]), candidate[0])
-
-    in_place = reads_in_place(_whole(row[1]))
-    if images[0] > WORTH_IMAGES * image[0]:
-        return row if in_place and row[0] <= packed(image) else image
-    best = min(image, images, key=packed)
-    return row if in_place and row[0] <= packed(best) else best
-
-
-def _whole(plan: DataPlan) -> DataPlan:
-    """With all blocks of lanes in a task, and whole runs of channels."""
-    return replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
-
-
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
     if isinstance(plan, FlatDataPlan | DepthwiseDataPlan):
         return plan
-    plan = _whole(plan)
+    plan = whole_blocks(plan)
     if reads_in_place(plan):
         plan = widened(plan, cycles, machine)
         inner = plan.axes[-1]
@@ -110,7 +77,7 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
     """
     if isinstance(plan, FoldedPlan):
         return 0
-    if not plan.spread and _taps_inside(plan, machine):
+    if not plan.spread and sums_taps_inside(plan, machine):
         return 1
     if plan.spread and plan.in_channels > 1:
         inner = plan.axes[-1]
@@ -125,11 +92,6 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
             break
         count += 1
     return count
-
-
-def _taps_inside(plan: DataPlan, machine: Machine) -> bool:
-    """Whether the order of sums wants that, where registers are many and long."""
-    return plan.lanes * SIZES[plan.compute] == LINE and taps_inside(plan.problem, plan.lanes, machine.registers)
 
 
 def _shape(plan: DataPlan | PlaneDataPlan) -> str:
@@ -150,83 +112,3 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
     if isinstance(plan, DepthwiseDataPlan):
         return "across groups, rows together"
     return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
-
-
-def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DataPlan]]:
-    """Predicted cycles, and a plan of one tile per task, for each way to lay out vectors."""
-    compute = COMPUTE[problem.dtype]
-    size = SIZES[compute]
-    lanes = machine.lanes_f32 * 4 // size
-    axes = gather_axes(problem)
-    solves_y = problem.unknown is Unknown.Y
-    given, solved = ("x", "y") if solves_y else ("y", "x")
-    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
-    counts = tuple(axis.count for axis in axes)
-    phases = prod(len(axis.phases) for axis in axes)
-    depth = max(1, channels_in) * prod(problem.taps) / phases
-    in_strides, out_strides = problem.strides[given], problem.strides[solved]
-    elements_in = prod(problem.shapes[given])
-    elements_out = prod(problem.shapes[solved])
-    pixel_major = abs(in_strides[2]) < abs(in_strides[-1])
-    turned = channels_in >= lanes and abs(in_strides[-1]) == 1
-    base = DataPlan(
-        problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, block=(), tile=(), width=lanes,
-        lane_groups=1, spread=False, pixels=False, i_block=max(1, channels_in), blocks_per_task=1,
-        pixel_major=pixel_major,
-    )  # fmt: skip
-
-    def planned(shape: TileShape, **changes: Any) -> DataPlan:
-        return replace(base, block=shape.tile, tile=shape.tile, width=shape.width, **changes)
-
-    out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
-    groups = problem.groups
-    channels = max(1, channels_in), channels_out
-    cost = elements_in * MOVE + elements_out * (TURN_BACK if out_channels_first else MOVE)
-
-    sharing = _taps_inside(base, machine)
-
-    def along_channels(first: int, *, inside: bool = False) -> Predicted:
-        if sharing:
-            shape = best_sharing_tile(axes, channels, lanes, machine.registers, first=first)
-        else:
-            shape = best_tile(axes, channels, lanes, machine.registers, first=first, inside=inside)
-        most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
-        plan = planned(shape, pixel_major=pixel_major or turned, i_block=even_share(channels_in, most))
-        deep = replace(plan, i_block=max(1, channels_in))
-        if prod(problem.taps) == 1 and size * deep.panel <= DEEP_PANEL_BYTES and reads_in_place(_whole(deep)):
-            plan = deep
-        return groups * shape.cycles + cost, plan
-
-    cycles, plan = _cheapest(along_channels(len(axes) - 1, inside=True), along_channels(1), along_channels(0))
-    yield (cycles - cost if reads_in_place(_whole(plan)) else cycles), plan
-
-    shape = best_pixel_tile(axes, channels, lanes, machine.registers, lines=lanes * size == LINE)
-    scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
-    apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
-    cost = elements_in * ((scattered if pixel_major else MOVE) + apart * (axes[-1].in_step > 1))
-    cost += elements_out * (
-        (MOVE if out_channels_first else max(scattered, TURN_BACK)) + apart * (axes[-1].out_step > 1)
-    )
-    most = max(16, PANEL_BYTES // max(1, round(size * prod(problem.taps) / phases * shape.width)))
-    along_outputs = planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most))
-    yield groups * shape.cycles + cost, along_outputs
-    if prod(problem.taps) > 1 and not sharing:
-        yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
-
-    for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):
-        most = max(16, PANEL_BYTES // max(1, round(size * plan.taps / phases * axes[-1].out_step * plan.width)))
-        yield cycles + cost, replace(plan, i_block=even_share(channels_in, most))
-
-    if groups > 1 and channels_out <= min(MOST_SPREAD, lanes) and channels_in <= MOST_SPREAD:
-        inner = axes[-1]
-        shape = best_spread_tile(
-            counts, groups, (channels_in, channels_out), depth, max(1, inner.taps), inner.in_step, lanes,
-            machine.registers,
-        )  # fmt: skip
-        turn = TURN_PLANES if channels_in == channels_out == 1 else TURN
-        cost = elements_in * (MOVE if pixel_major else turn) + elements_out * (turn if out_channels_first else MOVE)
-        many = shape.width // lanes * (lanes // channels_out)
-        across = planned(shape, spread=True, pixel_major=True, lane_groups=many)
-        yield phases * shape.cycles + cost, across
-        if reads_in_place(across):
-            yield from depthwise_data_candidates(across, phases * shape.cycles, machine)
