@@ -15,6 +15,7 @@ COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a 
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
+WIDEST = 8  # vectors of channels side by side
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 
 
@@ -47,7 +48,8 @@ def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     if not plan.spread or share < 2 or moved < (BEYOND_L2 if collide or share > 2.5 else LARGE):
         return plan
     needed = -(-p.groups // plan.lanes)
-    vectors = min(range(min(8, needed), 0, -1), key=lambda many: -(-needed // many) * many)
+    most = min(WIDEST, needed, (machine.registers - 2) // 2)  # so that there is a sum beside every vector of weights
+    vectors = min(range(most, 0, -1), key=lambda many: -(-needed // many) * many)
     width, rows = vectors * plan.lanes, (machine.registers - vectors - 2) // vectors
     if width <= plan.width or p.groups < width:
         return plan
