@@ -310,8 +310,8 @@ MUTANTS = {
         _all(*(wrap(module, "store_pairs", _exchanged_pairs) for module in (pairs, matrix_data))), like=_on_tiles,
     ),
     "tiles filled up with anything": Mutant(
-        "channels that fill up a tile, and pads, are not zeroed", nothing(matrix_data.MatrixStages, "clear_slab"),
-        like=_on_tiles,
+        "channels that fill up a tile, and pads, are not zeroed",
+        _all(*(nothing(matrix_data.MatrixStages, name) for name in ("begin_slab", "clear_slab"))), like=_on_tiles,
     ),
     "slabs of weights filled up with anything": Mutant(
         "the same where weights are solved for", _all(nothing(matrix_weights, "emit_zero"), nothing(flat, "emit_zero")),

@@ -11,7 +11,7 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function, run_here
-from codegen.random_problems import check, random_problem, solve
+from codegen.random_problems import check, check_plan, random_problem, solve
 from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.isa.matrix import EmulatedTileUnit
 from convgrad.codegen.lower import lower
@@ -120,6 +120,19 @@ def test_whole_numbers_are_exact(problem, dtype):
     variant = variant_of(problem)
     for alter in (None, 1, 2):
         check(problem, ISA, variant=variant, low=alter == 1, alter=alter)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("unknown", "channels"), [(X, (20, 41)), (Y, (41, 20))], ids=["x", "y"])
+def test_bands_of_taps_leave_each_other_and_what_fills_up_tiles_alone(unknown, channels, dtype):
+    image, windows = (23, 9, 20), (9, 9, 20)
+    problem = problem_of(unknown, image, windows, (3, 2, 1), channels=channels, dilation=(7, 5, 1), low=(0, 2, 0))
+    problem = replace(problem, dtype=dtype, out_dtype="f32")
+    plan = plan_of(problem)
+    plan = replace(plan, block=(1, 2 * plan.tile[1], plan.tile[2], plan.block[-1]), writes_in_place=False)
+    assert plan.banded(1)
+    assert plan.banded(2)
+    check_plan(problem, plan, machine_for(ISA))
 
 
 @pytest.mark.parametrize("mode", ["tf32", "bf16", "f16", "any"])

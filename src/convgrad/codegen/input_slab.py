@@ -48,6 +48,7 @@ class InputSlab:
             else:
                 band(*taps, 0)
 
+        self.begin_slab(b, slab, channels_of(plan, b, i_block))
         band()
 
     def _pack_band(self, b: Builder, at: Places, slab: Value, i_block: Index, taps: tuple[Index, ...]) -> None:
@@ -82,8 +83,11 @@ class InputSlab:
         tensor, packed = b.at(at.of(self.input), source, STORAGE[p.dtype]), b.at(packed, target, self.packed_kind)
         self.copy_slab(b, copy, tensor, packed, dims, channels)
 
+    def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
+        """What is done to the whole slab before any band of it is packed."""
+
     def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
-        """Zeros around the numbers of the input."""
+        """Zeros around the numbers of the input, in one band."""
         plan = self.plan
         if plan.pixel_major:
             emit_zero_outside(b, self.isa, plan.compute, slab, ranges)

@@ -153,16 +153,18 @@ class MatrixStages(DataStages):
 
         b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
 
+    def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
+        """Zeros in the last tile of channels, where some only fill it up."""
+        if self.plan.in_channels % DEPTH:
+            last, block = b.floor_div(b.sub(channels, 1), DEPTH), self.plan.slab_strides[1]
+            emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
+
     def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
-        """Zeros around the numbers of the input in every piece, and in channels that only fill up the last tile."""
+        """Zeros around the numbers of the input in every piece, in one band."""
         plan = self.plan
-        half = Copy(isa=self.isa, compute="f32", src_dtype="f32", dst_dtype="bf16")
-        last = b.floor_div(b.sub(channels, 1), DEPTH)
-        block = plan.slab_strides[1]
-        if plan.in_channels % DEPTH:
-            emit_zero(b, half.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
         if all(r.full for r in ranges):
             return
+        last = b.floor_div(b.sub(channels, 1), DEPTH)
         doubled = [replace(r, step=r.step // 2) for r in ranges]
 
         def piece(n: Index, _: object) -> None:
