@@ -1,13 +1,16 @@
 """Plans: valid, readable, the same for equal arguments, and of bounded memory."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
+from time import process_time
 
 import numpy as np
 import pytest
 
 from cases import shared
 from codegen.random_problems import random_problem, strides_in
+from codegen.test_kernels import problem_of as exact_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.block_costs import EVEN_TASKS
 from convgrad.plan.blocks import MOST_PACKINGS
@@ -317,6 +320,30 @@ def test_depthwise_tiles_are_never_wider_than_registers_allow(isa, dtype):
         for plan in variants(problem, machine_for(isa)):
             plan.validate()
             assert not isinstance(plan, DataPlan) or min(plan.tile) >= 1
+
+
+LONG = {
+    "one row": ((1, 100_000), (1, 3)),
+    "long rows": ((4, 3_000_000), (3, 3)),
+    "many rows": ((3_000_000, 4), (3, 3)),
+    "one axis": ((10_000_000,), (5,)),
+}
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "amx"])
+@pytest.mark.parametrize(("image", "taps"), LONG.values(), ids=LONG)
+def test_planning_takes_no_longer_for_long_images(image, taps, isa):
+    """Every number of outputs counts, none is counted one by one: a table of one, a list of all would take minutes."""
+    machine = machine_for(isa)
+    for groups, channels in ((32, (1, 1)), (1, (1, 24)), (1, (4, 8)), (8, (4, 4)), (1, (20, 20))):
+        for unknown, layout in product(Unknown, ("NCX", "NXC")):
+            low = tuple(tap // 2 for tap in taps)
+            problem = exact_problem(
+                unknown, image, image, taps, channels=channels, groups=groups, low=low, layout=layout
+            )
+            start = process_time()
+            lower(choose(problem, machine))
+            assert process_time() - start < 5, str(problem)
 
 
 def test_an_empty_image_has_plans_too():

@@ -55,7 +55,7 @@ def depthwise_data_candidates(
             if products > MOST_PRODUCTS:
                 break
             plan = replace(plain, tile=tile, block=(*ones, rows, axes[-1].count))
-            if len(plan.bodies) <= MOST_BODIES and len(plan.bodies) * products <= MOST_WRITTEN:
+            if plan.body_count <= MOST_BODIES and plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
     if found:
         best = min(found, key=_cycles)

@@ -17,6 +17,7 @@ from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD
 
 MOST_CHANNELS = 16  # of the input: as many planes are read at a time
 MOST_TAPS = 9  # of a row, which are written out
+MOST_COLUMNS = 1024  # of which each has an entry in tables of masks; longer rows are as well read one by one
 LOAD, FAR_LOAD = 2.0, 4.0  # cycles for a vector, most of which cross cache lines, from L1 and from L2
 STEP = 1.5  # cycles of a step besides
 CONVERT = 1.0  # cycles of the ports that multiply, to convert a vector of 16-bit numbers
@@ -36,6 +37,8 @@ def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     if not masked or p.accumulate or not flat(base):
         return
     if not 0 < base.in_channels <= MOST_CHANNELS or base.axes[-1].taps > MOST_TAPS:
+        return
+    if len(base.axes) > 2 and base.axes[-1].count > MOST_COLUMNS:
         return
     fields = {name: getattr(base, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init}
     fields |= {
@@ -89,7 +92,7 @@ def _shared(plan: FlatDataPlan) -> FlatDataPlan:
         return replace(plan, block=(*ones, rows, *inner), tile=tile, blocks_per_task=plan.lane_blocks)
 
     rows = count
-    while rows * plan.pitch >= 4 * plan.run:
+    while rows > 1 and rows * plan.pitch >= 4 * plan.run:
         read = SIZES[plan.compute] * plan.in_channels * rows * plan.pitch
         if prod(blocked(rows).grid) >= LEAST_TASKS and (plan.lane_blocks == 1 or read <= ROWS_BYTES):
             break

@@ -33,13 +33,32 @@ class DepthwiseDataPlan(DataPlan):
     @property
     def bodies(self) -> tuple[tuple[int, int], ...]:
         """Columns with which tiles begin: runs of them that share their code, first to last."""
-        count, size = self.columns.count, self.tile[-1]
-        starts = [min(j, count - size) for j in range(0, count, size)]
-        low, high = self.columns.inside(self.columns.phases[0])
-        inside = [j for j in starts if low <= j and j + size <= high and j % size == 0]
-        alone = [j for j in starts if j not in inside]
+        size, (inside, *alone) = self.tile[-1], self._starts
         runs = [(inside[0], inside[-1])] if inside else []
-        return tuple(sorted([*runs, *((j, j) for j in alone)]))
+        alone = [(j, j) for starts in alone for j in starts]
+        return tuple(sorted([*runs, *alone, *((self.columns.count - size,) * 2 for _ in range(self._shifts))]))
+
+    @property
+    def body_count(self) -> int:
+        """How many there are, without a look at each column: there may be millions."""
+        inside, *alone = self._starts
+        return min(1, len(inside)) + sum(map(len, alone)) + self._shifts
+
+    @property
+    def _starts(self) -> tuple[range, range, range]:
+        """Columns with which tiles begin whose taps all meet the input, and those before and after them."""
+        size = self.tile[-1]
+        stop = self.columns.count // size * size
+        low, high = self.columns.inside(self.columns.phases[0])
+        first, last = -(-max(low, 0) // size) * size, min(high // size * size, stop)
+        if first >= last:
+            return range(0), range(0, stop, size), range(0)
+        return range(first, last, size), range(0, first, size), range(last, stop, size)
+
+    @property
+    def _shifts(self) -> int:
+        """Whether the last tile begins early."""
+        return 1 if self.columns.count % self.tile[-1] else 0
 
     def has(self, column: int, t: int) -> bool:
         """Whether an output of the innermost axis meets the input at a tap."""
