@@ -16,6 +16,7 @@ from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
+from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
@@ -25,6 +26,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS, taps_inside
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -88,7 +90,7 @@ def _whole(plan: DataPlan) -> DataPlan:
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan):
+    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan):
         return plan
     plan = _whole(plan)
     if _reads_in_place(plan):
@@ -223,6 +225,8 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "along outputs of planes"
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
+    if isinstance(plan, RowDataPlan):
+        return "along outputs, rows in place"
     if isinstance(plan, FoldedPlan):
         return "along outputs, phases at once"
     if isinstance(plan, FlatDataPlan):
@@ -291,7 +295,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     along_outputs = planned(shape, pixels=True, pixel_major=False, i_block=even_share(channels_in, most))
     yield groups * shape.cycles + cost, along_outputs
     if prod(problem.taps) > 1 and not sharing:
-        yield from flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine)
+        flat = list(flat_data_candidates(_whole(along_outputs), groups * shape.cycles + cost, machine))
+        yield from flat
+        if not flat:
+            yield from row_data_candidates(problem, machine, planned(shape, i_block=max(1, channels_in)))
 
     for cycles, plan in folded_candidates(problem, machine, planned(shape, i_block=max(1, channels_in))):
         most = max(16, PANEL_BYTES // max(1, round(size * plan.taps / phases * axes[-1].out_step * plan.width)))
