@@ -23,13 +23,14 @@ MOST_TAPS, MOST_STEP, MOST_PHASES = 11, 3, 8
 FEW_CHANNELS = 16  # of an input of one axis, read at a time: as many runs of memory
 MOST_ROWS = 4  # of outputs in a tile
 CROSSING = 2.0  # cycles for a vector that crosses lines
-PART, WRITTEN = 3.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
+PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
 FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
 STREAM = 1.0  # cycles of a step for each row beyond the first
 FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
 IN_PLACE = 0.86  # of the cycles predicted: copies, which others make, take longer than is predicted of them
 APART = 0.6  # likewise of several groups, which others pack one by one
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
+LEAST_ROWS = 4  # of outputs that a task computes, since its neighbours read nearly the same
 RESULT_BYTES = 64 * 1024
 
 
@@ -97,8 +98,12 @@ def _blocked(plan: RowDataPlan) -> RowDataPlan:
     results = SIZES[plan.compute] * plan.width * prod(len(axis.phases) for axis in outer)
     if len(plan.axes) > 2:
         rows = outer[-1].count
-        pieces = min(-(-rows // plan.tile[-2]), max(-(-EVEN_TASKS // tasks), rows * whole * results // RESULT_BYTES))
-        block = (*plan.tile[:-2], -(-rows // max(1, pieces)), whole)
+        wanted = max(1, -(-EVEN_TASKS // tasks), rows * whole * results // RESULT_BYTES)
+        if len(outer[-1].phases) * plan.lane_blocks > 1:  # which read the same
+            most = NEAR_BYTES // (SIZES[p.dtype] * row.in_extent * outer[-1].in_step * share) - outer[-1].taps
+            wanted = max(wanted, -(-rows // max(LEAST_ROWS, most)))
+        several = plan.tile[-2]
+        block = (*plan.tile[:-2], -(-rows // (wanted * several)) * several, whole)
     else:  # few channels at a time, of long runs
         share = plan.packable(min(plan.in_channels, FEW_CHANNELS))
         tiles = whole // plan.tile[-1]
