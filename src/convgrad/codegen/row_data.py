@@ -17,7 +17,8 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.row_weights import read_every
 from convgrad.codegen.squares import Dim
 from convgrad.codegen.stages import Places
-from convgrad.codegen.sweep import Spot, Sweep
+from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.tap_sums import Spot
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE
 from convgrad.plan.row_data import RowDataPlan
@@ -109,7 +110,7 @@ class RowSweep(Sweep):
             def row(j: Index, _: object) -> None:
                 self.tile = alone
                 j = b.select(b.compare("slt", j, low), index(j), index(b.add(j, b.sub(high, low))))
-                bounds = self._bounds(axis, 1, b.add(self.starts[n], j), taps, offset)
+                bounds = self.taps.bounds(axis, 1, b.add(self.starts[n], j), taps, offset)
                 self._axis_inside(n, spot, j, (first, offset, tap), bounds)
 
             b.loop(low, high, rows, step=several, name="rows")
@@ -121,7 +122,7 @@ class RowSweep(Sweep):
         self, n: int, spot: Spot, j: Index, of_phase: tuple[Index, Index, Index], bounds: tuple[Index, Index]
     ) -> None:
         """The tiles at output j, with the taps that all of their rows have."""
-        Sweep._axis(self, n + 1, self._summed(n, self._moved(n, spot, j, *of_phase), bounds))
+        Sweep._axis(self, n + 1, self.taps.summed(n, self._moved(n, spot, j, *of_phase), bounds))
 
     def _known_phase(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> None:
         """The tiles of a row: the first one, those that lie inside, the last one."""
@@ -134,7 +135,7 @@ class RowSweep(Sweep):
             self.tile = replace(whole, b_read=self._reader(first))
             if isinstance(self.tile, PhasesTile) and start is not None:
                 self.tile = replace(self.tile, rest=plan.unfolded.x_extent[-1] - plan.phases * start)
-            self._emit_tile(self._in_parts(n, axis, phase, at))
+            self._emit_tile(self.taps.in_parts(n, axis, phase, at))
             self.tile = whole
 
         if plan.block[n] >= axis.count:
