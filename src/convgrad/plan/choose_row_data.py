@@ -22,13 +22,13 @@ MOST_OUTPUTS = 32  # channels and phases that are solved for, of a group: rows a
 MOST_TAPS, MOST_STEP, MOST_PHASES = 11, 3, 8
 FEW_CHANNELS = 16  # of an input of one axis, read at a time: as many runs of memory
 MOST_ROWS = 4  # of outputs in a tile
-CROSSING = 2.0  # cycles for a vector that crosses lines
+CROSSING, PICKED = 2.0, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
 PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
 FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
 STREAM = 1.0  # cycles of a step for each row beyond the first
 FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
-IN_PLACE = 0.86  # of the cycles predicted: copies, which others make, take longer than is predicted of them
-APART = 0.6  # likewise of several groups, which others pack one by one
+IN_PLACE = 0.77  # of the cycles predicted: copies, which others make, take longer than is predicted of them
+APART = 0.5  # likewise of several groups, which others pack one by one
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
 LEAST_ROWS = 4  # of outputs that a task computes, since its neighbours read nearly the same
 RESULT_BYTES = 64 * 1024
@@ -127,7 +127,7 @@ def _cycles(plan: RowDataPlan) -> float:
         shift = phase.offset + n * row.offset_step
         products, loads = len(rows) * columns, columns / LOADS_PER_CYCLE
         if row.in_step > 1:
-            products, loads = products + (row.in_step - 1) * columns, CROSSING * row.in_step * columns
+            products, loads = products + (row.in_step - 1) * columns, PICKED * row.in_step * columns
         elif shift % plan.lanes and plan.slides:
             products, loads = products + columns, loads + several / LOADS_PER_CYCLE
         elif not plan.slides:
@@ -136,7 +136,7 @@ def _cycles(plan: RowDataPlan) -> float:
         unit = min(plan.channel_unit, plan.in_channels)
         step += PART / unit if unit > 1 else WRITTEN
     crosses = not plan.slides or row.taps > 1
-    step += FETCH * (columns * row.in_step + several * crosses) + STREAM * len(plan.met) * (several - 1)
+    step += FETCH * (columns * row.in_step + several * crosses) + STREAM * row.in_step * len(plan.met) * (several - 1)
     tiles = len(plan.tile_starts) * plan.lane_blocks
     visits = prod(axis.visits(size) for axis, size in zip(plan.axes[:-1], plan.tile, strict=False))
     outputs = prod(axis.tiles(size) for axis, size in zip(plan.axes[:-1], plan.tile, strict=False))
