@@ -24,6 +24,7 @@ from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.problem.conv import ConvProblem
@@ -106,6 +107,8 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "along outputs of planes"
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
+    if isinstance(plan, PatchDataPlan):
+        return "along taps of patches"
     if isinstance(plan, RowDataPlan):
         return "along outputs, rows in place"
     if isinstance(plan, FoldedPlan):

@@ -18,11 +18,11 @@ from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem, Unknown
 
-MOST_OUTPUTS = 32  # channels and phases that are solved for, of a group: rows are read again for every dozen
+MOST_OUTPUTS = 16  # channels and phases that are solved for, of a group: rows are read again for every dozen
 MOST_TAPS, MOST_STEP, MOST_PHASES = 11, 3, 8
 FEW_CHANNELS = 16  # of an input of one axis, read at a time: as many runs of memory
 MOST_ROWS = 4  # of outputs in a tile
-CROSSING, PICKED = 2.0, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
+CROSSING, PICKED = 2.4, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
 PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
 FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
 STREAM = 1.0  # cycles of a step for each row beyond the first

@@ -20,6 +20,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import reads_in_place
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import taps_inside
+from convgrad.plan.patch_data import patch_data_candidates
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -57,6 +58,8 @@ class DataCandidates:
         """In no order."""
         yield self._along_channels()
         yield from self._along_outputs()
+        moved = (self.elements_in + self.elements_out) * MOVE
+        yield from patch_data_candidates(self.base, self.machine.registers, moved)
         few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD
         if self.problem.groups > 1 and few:
             yield from self._across_groups()
