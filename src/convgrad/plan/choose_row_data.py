@@ -27,9 +27,10 @@ PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over c
 FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
 STREAM = 1.0  # cycles of a step for each row beyond the first
 FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
-IN_PLACE = 0.77  # of the cycles predicted: copies, which others make, take longer than is predicted of them
-APART = 0.5  # likewise of several groups, which others pack one by one
+COPIED = 0.5  # cycles that copying a number of the input takes, which others do, beyond what is predicted of them
+APART = 0.5  # of the cycles predicted of several groups, which others pack one by one
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
+BLOCK_BYTES = 320 * 1024  # of rows that several phases of a block read
 LEAST_ROWS = 4  # of outputs that a task computes, since its neighbours read nearly the same
 RESULT_BYTES = 64 * 1024
 
@@ -100,7 +101,7 @@ def _blocked(plan: RowDataPlan) -> RowDataPlan:
         rows = outer[-1].count
         wanted = max(1, -(-EVEN_TASKS // tasks), rows * whole * results // RESULT_BYTES)
         if len(outer[-1].phases) * plan.lane_blocks > 1:  # which read the same
-            most = NEAR_BYTES // (SIZES[p.dtype] * row.in_extent * outer[-1].in_step * share) - outer[-1].taps
+            most = BLOCK_BYTES // (SIZES[p.dtype] * row.in_extent * outer[-1].in_step * share) - outer[-1].taps
             wanted = max(wanted, -(-rows // max(LEAST_ROWS, most)))
         several = plan.tile[-2]
         block = (*plan.tile[:-2], -(-rows // (wanted * several)) * several, whole)
@@ -142,6 +143,6 @@ def _cycles(plan: RowDataPlan) -> float:
     outputs = prod(axis.tiles(size) for axis, size in zip(plan.axes[:-1], plan.tile, strict=False))
     results = 2.0 * plan.width * columns * plan.i_blocks
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
-    cycles *= APART if p.groups > 1 else IN_PLACE
+    cycles *= APART if p.groups > 1 else 1.0
     read, written = (prod(p.shapes[name]) for name in (("x", "y") if plan.solves_y else ("y", "x")))
-    return cycles + FAR * read + MOVE * written
+    return cycles + (FAR if p.groups > 1 else FAR - COPIED) * read + MOVE * written
