@@ -15,6 +15,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
