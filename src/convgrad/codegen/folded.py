@@ -29,11 +29,11 @@ class FoldedStages(DataStages):
         self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
     ) -> None:
         """Phase by phase of those that have the same taps."""
-        plan, p, (_, block, i_block) = self.plan, self.plan.unfolded, which
+        plan, p, (group, block, i_block) = self.plan, self.plan.unfolded, which
         s, per_block = plan.phases, plan.width // plan.phases
         in_step, out_step = p.w_strides[1:3]
         count = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
-        origin = b.dot([(block, per_block * out_step), (i_block, plan.i_block * in_step)])
+        origin = b.dot([(group, p.w_strides[0]), (block, per_block * out_step), (i_block, plan.i_block * in_step)])
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         run = plan.i_block // plan.runs
         tap_steps = row_major((*p.taps[:-1], plan.problem.taps[-1]), run * plan.width)
@@ -54,7 +54,8 @@ class FoldedStages(DataStages):
             copy.emit(b, source, there, dims)
         if bias is not None:
             with b.when(b.compare("eq", i_block, 0)):
-                source = b.at(at.bias, b.mul(block, per_block * p.bias_stride), STORAGE[p.dtype])
+                first = b.add(b.mul(group, p.x_channels), b.mul(block, per_block))
+                source = b.at(at.bias, b.mul(first, p.bias_stride), STORAGE[p.dtype])
                 copy.emit(b, source, bias, [Dim(per_block, p.bias_stride, s), Dim(s, 0, 1)])
 
     def _alike(self) -> list[tuple[int, int, range]]:
@@ -88,7 +89,8 @@ class FoldedStages(DataStages):
         first = b.mul(start, plan.phases)
         run = b.minimum(b.sub(p.x_extent[-1], first), plan.phases * extent)
         per_block = plan.width // plan.phases
-        target = b.add(target, b.dot([(first, stride), (block, per_block * p.x_strides[2])]))
+        here = [(first, stride), (self.group, p.x_strides[1]), (block, per_block * p.x_strides[2])]
+        target = b.add(target, b.dot(here))
         dims.append(Dim(per_block, plan.phases * channel_step, p.x_strides[2]))
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate

@@ -49,7 +49,7 @@ def emit_interleave(
     def vectors(q: Index, in_run: Counts, in_plane: Counts, done: int = 0) -> None:
         position = b.floor_div(q, planes)
         parts = [load(plane, position, in_plane[plane] if in_plane else None) for plane in range(planes)]
-        for i, value in enumerate(_gathered(b, isa, parts)):
+        for i, value in enumerate(gathered(b, isa, parts)):
             if isinstance(q, int) and q + (i + 1) * lanes <= done:
                 continue
             store(value, b.add(q, i * lanes), in_run[i] if in_run else None)
@@ -132,7 +132,7 @@ def _dealt(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
     return [plane for two in zip(_dealt(b, isa, even), _dealt(b, isa, odd), strict=True) for plane in two]
 
 
-def _gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
+def gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
     """The run of which each part is of a plane: what `_dealt` takes apart."""
     planes, lanes = len(parts), lanes_of(parts[0])
     if planes == lanes:
@@ -140,7 +140,7 @@ def _gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
     if planes % 2 or planes == 2:
         run = [(q % planes) * lanes + q // planes for q in range(planes * lanes)]
         return [pick(b, parts, run[i * lanes : (i + 1) * lanes]) for i in range(planes)]
-    halves = _gathered(b, isa, parts[::2]), _gathered(b, isa, parts[1::2])
+    halves = gathered(b, isa, parts[::2]), gathered(b, isa, parts[1::2])
     both = [place for lane in range(lanes) for place in (lane, lanes + lane)]
     return [pick(b, [*pair], both[start : start + lanes]) for pair in zip(*halves, strict=True) for start in (0, lanes)]
 

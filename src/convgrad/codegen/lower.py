@@ -10,8 +10,10 @@ from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_weights import lower_matrix_weights
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.patch_data import lower_patch_data
 from convgrad.codegen.plane_data import lower_plane_data
 from convgrad.codegen.plane_weights import lower_plane_weights
+from convgrad.codegen.row_data import lower_row_data
 from convgrad.codegen.row_weights import lower_row_weights
 from convgrad.codegen.weights import lower_weights
 from convgrad.codegen.window_lanes import lower_window_lanes
@@ -23,8 +25,10 @@ from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
@@ -34,6 +38,8 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (MatrixWeightsPlan, lower_matrix_weights),
     (FlatDataPlan, lower_flat_data),
     (DepthwiseDataPlan, lower_depthwise_data),
+    (RowDataPlan, lower_row_data),
+    (PatchDataPlan, lower_patch_data),
     (FoldedPlan, lower_folded),
     (RowWeightsPlan, lower_row_weights),
     (InPlaceWeightsPlan, lower_in_place_weights),

@@ -24,7 +24,9 @@ from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.row_data import RowDataPlan
 from convgrad.problem.conv import ConvProblem
 
 MOST_UNROLLED = 320  # multiply-adds written out
@@ -56,7 +58,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan):
+    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan):
         return plan
     plan = whole_blocks(plan)
     if reads_in_place(plan):
@@ -105,6 +107,10 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "along outputs of planes"
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
+    if isinstance(plan, PatchDataPlan):
+        return "along taps of patches"
+    if isinstance(plan, RowDataPlan):
+        return "along outputs, rows in place"
     if isinstance(plan, FoldedPlan):
         return "along outputs, phases at once"
     if isinstance(plan, FlatDataPlan):

@@ -14,11 +14,13 @@ from convgrad.plan.blocks import even_share, packing_cost
 from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
+from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import reads_in_place
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import taps_inside
+from convgrad.plan.patch_data import patch_data_candidates
 from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -56,6 +58,8 @@ class DataCandidates:
         """In no order."""
         yield self._along_channels()
         yield from self._along_outputs()
+        moved = (self.elements_in + self.elements_out) * MOVE
+        yield from patch_data_candidates(self.base, self.machine.registers, moved)
         few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD
         if self.problem.groups > 1 and few:
             yield from self._across_groups()
@@ -106,9 +110,11 @@ class DataCandidates:
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
         along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
         yield groups * shape.cycles + cost, along_outputs
-        if taps > 1 and not self.sharing:
-            yield from flat_data_candidates(whole_blocks(along_outputs), groups * shape.cycles + cost, self.machine)
         whole = self._planned(shape, i_block=max(1, self.channels_in))
+        if taps > 1 and not self.sharing:
+            base = whole_blocks(along_outputs)
+            flat = list(flat_data_candidates(base, groups * shape.cycles + cost, self.machine))
+            yield from flat or row_data_candidates(problem, self.machine, whole)
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
             yield cycles + cost, replace(plan, i_block=even_share(self.channels_in, most))
