@@ -126,8 +126,10 @@ class RowSweep(Sweep):
 
     def _known_phase(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> None:
         """The tiles of a row: the first one, those that lie inside, the last one."""
-        plan, b, starts = self.plan, self.b, self.plan.tile_starts
-        begin, whole = self.starts[n], self.tile
+        plan, b, begin, whole = self.plan, self.b, self.starts[n], self.tile
+        tiles = plan.row_tiles
+        last = plan.tile_start(tiles - 1)
+        middle = (plan.tile[n], plan.tile_start(tiles - 2) + 1)  # from the second to the last but one
 
         def tile(j: Index, start: int | None) -> None:
             at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
@@ -139,19 +141,19 @@ class RowSweep(Sweep):
             self.tile = whole
 
         if plan.block[n] >= axis.count:
-            tile(starts[0], starts[0])
-            if len(starts) > 2:
-                b.loop(starts[1], starts[-2] + 1, lambda j, _: tile(j, None), step=plan.tile[n], name="inside")
-            if len(starts) > 1:
-                tile(starts[-1], starts[-1])
+            tile(0, 0)
+            if tiles > 2:
+                b.loop(*middle, lambda j, _: tile(j, None), step=plan.tile[n], name="inside")
+            if tiles > 1:
+                tile(last, last)
             return
 
         def some(j: Index, _: object) -> None:
             at = b.add(begin, j)
-            last = b.compare("sge", at, starts[-2] + 1)
+            is_last = b.compare("sge", at, middle[1])
 
             def further() -> None:
-                b.either(last, lambda: tile(b.sub(starts[-1], begin), starts[-1]), lambda: tile(j, None))
+                b.either(is_last, lambda: tile(b.sub(last, begin), last), lambda: tile(j, None))
 
             b.either(b.compare("eq", at, 0), lambda: tile(j, 0), further)
 

@@ -78,13 +78,13 @@ def _tiles(plan: RowDataPlan, registers: int) -> Iterator[RowDataPlan]:
     room = registers - 2 - 2 * (row.in_step > 1)
     for channels in (n for n in range(1, solved + 1) if solved % n == 0 or plan.phases == 1):
         width = channels * plan.phases
-        for vectors in range(1, -(-row.count // plan.lanes) + 1):
+        for vectors in range(1, min(-(-row.count // plan.lanes), room // (width + 1)) + 1):
             for rows in range(1, MOST_ROWS + 1 if rank > 1 else 2):
                 if (width + 1) * vectors * rows > room or (rows > 1 and rows > plan.axes[-2].count):
                     break
                 tile = (*ones, rows, vectors * plan.lanes) if rank > 1 else (1, vectors * plan.lanes)
                 one = replace(plan, width=width, tile=tile, block=tile)
-                if all(one.inside(start) for start in one.tile_starts[1:-1]):
+                if one.middle_inside:
                     yield one
 
 
@@ -138,7 +138,7 @@ def _cycles(plan: RowDataPlan) -> float:
         step += PART / unit if unit > 1 else WRITTEN
     crosses = not plan.slides or row.taps > 1
     step += FETCH * (columns * row.in_step + several * crosses) + STREAM * row.in_step * len(plan.met) * (several - 1)
-    tiles = len(plan.tile_starts) * plan.lane_blocks
+    tiles = plan.row_tiles * plan.lane_blocks
     visits = prod(axis.visits(size) for axis, size in zip(plan.axes[:-1], plan.tile, strict=False))
     outputs = prod(axis.tiles(size) for axis, size in zip(plan.axes[:-1], plan.tile, strict=False))
     results = 2.0 * plan.width * columns * plan.i_blocks

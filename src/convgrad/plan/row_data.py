@@ -130,11 +130,21 @@ class RowDataPlan(FoldedPlan):
         )
 
     @property
-    def tile_starts(self) -> Ints:
-        """Outputs of a row with which tiles begin; written in place, the last one begins early."""
+    def row_tiles(self) -> int:
+        """Tiles of a row."""
+        return -(-self.axes[-1].count // self.tile[-1])
+
+    def tile_start(self, number: int) -> int:
+        """The output with which a tile of a row begins; written in place, the last one begins early."""
         count, tile = self.axes[-1].count, self.tile[-1]
         last = max(0, count - tile) if self.writes_in_place and self.phases == 1 else count
-        return tuple(min(start, last) for start in range(0, count, tile))
+        return min(number * tile, last)
+
+    @property
+    def middle_inside(self) -> bool:
+        """Whether the first and the last tile of a row are the only ones that read beyond it."""
+        middle = range(1, self.row_tiles - 1)
+        return not middle or (self.inside(self.tile_start(middle[0])) and self.inside(self.tile_start(middle[-1])))
 
     def inside(self, start: int) -> bool:
         """Whether all that a tile reads is in the row."""
@@ -160,7 +170,7 @@ class RowDataPlan(FoldedPlan):
         assert not self.writes_in_place or (
             self.i_blocks == 1 and (self.phases > 1 or self.axes[-1].count >= self.lanes)
         )
-        assert all(self.inside(start) for start in self.tile_starts[1:-1])
+        assert self.middle_inside
         assert self.tile[-1] % self.lanes == 0
         assert self.runs == 1 or self.in_channels % self.channel_unit == 0 == self.i_block % self.channel_unit
 
