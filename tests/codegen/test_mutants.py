@@ -48,6 +48,11 @@ def bounds_without_first_window(plain, self, b, *arguments):
     return b.add(first, 1), last
 
 
+def nothing_but_the_middle(plain, self, b, start, count, r):
+    middle = max(plain(self, b, start, count, r), key=lambda segment: len(segment.rows) * len(segment.columns))
+    return (replace(middle, start=0, stop=count),)
+
+
 def shifted_pads(plain, problem):
     return plain(replace(problem, pad_low=tuple(low + 1 for low in problem.pad_low)))
 
@@ -162,6 +167,9 @@ MUTANTS = {
     "the first window of a border is dropped": Mutant(
         weights.SumsStage, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
     ),
+    "windows at the border meet all taps": Mutant(
+        weights.SumsStage, "_segments", nothing_but_the_middle, NAMED["weights, from registers"]
+    ),
     "pads of results are shifted": Mutant(
         choose_data, "gather_axes", shifted_pads, NAMED["along channels, packed"]
     ),
@@ -178,7 +186,7 @@ MUTANTS = {
         input_slab, "emit_zero_outside", nothing, NAMED["along outputs, in planes"]
     ),
     "borders of weights are not zeroed": Mutant(
-        weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
+        weights.SumsStage, "_zero_border", nothing, NAMED["weights across groups, packed"]
     ),
     "bands of other taps than the first are left out": Mutant(
         data.DataStages, "_pack_band", first_band_alone, NAMED["bands of rows"]
@@ -196,7 +204,7 @@ MUTANTS = {
         OwnSums, "before", zeros, NAMED["weights, from registers after several blocks"]
     ),
     "tiles of weights are written whole": Mutant(
-        OwnSums, "_whole", nothing, NAMED["weights, from registers"]
+        OwnSums, "_whole", nothing, problem_of(W, (9, 9), (9, 9), (3, 3), channels=(13, 9), layout="NXC", **SAME)
     ),
     "the last tile of rows in place goes on beyond them": Mutant(
         weights.SumsStage, "_row_at", rows_that_go_on, NAMED["weights, row channels in place"]

@@ -14,7 +14,7 @@ from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.microkernels.reduction import Reduction, Segment
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Condition, Places, emit_stage
@@ -246,7 +246,8 @@ class SumsStage(WindowSlabs):
                         [*reductions, summed(n, *self._bounds(b, axis, starts[n], counts[n], r))],
                     )
                 elif not plan.direct:
-                    taps(n + 1, following, step, [*reductions, summed(n, 0, counts[n])])
+                    pieces = self._segments(b, starts[n], counts[n], r) if plan.in_segments else ()
+                    taps(n + 1, following, step, [*reductions, replace(summed(n, 0, counts[n]), segments=pieces)])
                 else:
                     row_tiles(following, step, [*reductions, summed(n, *axis.inside)], self.tile)
                     b.loop(0, axis.taps, lambda t, _: borders(n, t, shift, tap, reductions), name="border")
@@ -318,6 +319,25 @@ class SumsStage(WindowSlabs):
             return b.mul(row, channel_step)
         run = b.floor_div(row, plan.row_run)
         return b.dot([(run, plan.row_step - plan.row_run * channel_step), (row, channel_step)])
+
+    def _segments(self, b: Builder, start: Index, count: Index, r: Index) -> tuple[Segment, ...]:
+        """Windows of the block that the same taps of a tile meet x in, from the first to the last."""
+        plan = self.plan
+        axis, taps, rows, columns = plan.axes[-1], plan.tile_taps, len(self.tile.rows), len(self.tile.columns)
+        bounds = [self._bounds(b, axis, start, count, b.add(r, t)) for t in range(taps)]
+        first = [b.minimum(low, count) for low, _ in bounds]
+        last = [b.maximum(high, 0) for _, high in bounds]
+
+        def segment(low: Index, high: Index, met: range) -> Segment:
+            if plan.rows_shift:
+                each = rows // taps
+                return Segment(low, high, tuple(range(met.start * each, met.stop * each)), tuple(range(columns)))
+            each = columns // taps
+            return Segment(low, high, tuple(range(rows)), tuple(range(met.start * each, met.stop * each)))
+
+        below = [segment(first[t], first[t - 1], range(t, taps)) for t in range(taps - 1, 0, -1)]
+        above = [segment(last[t], last[t - 1], range(t)) for t in range(taps - 1, 0, -1)]
+        return (*below, segment(first[0], last[-1], range(taps)), *above)
 
     def _bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
         """Windows of the block whose tap r meets x."""

@@ -139,6 +139,13 @@ class WeightsPlan:
         """Of the whole kernel."""
         return prod(self.problem.taps)
 
+    @property
+    def in_segments(self) -> bool:
+        """Whether windows that only some taps of a tile meet x in are summed for these alone: no zeros around x."""
+        axis, (first, last) = self.axes[-1], self.axes[-1].inside
+        own = self.spread or self.direct or self.along_windows  # which have other ways
+        return self.tile_taps > 1 and axis.clipped and first < last and not own
+
     # --- slabs
 
     @property
@@ -150,7 +157,7 @@ class WeightsPlan:
         """Whether every slab holds all of x on axis n, and no zeros around it."""
         if self.direct or self.x_in_place:
             return True
-        padded = n == len(self.axes) - 1 and self.tile_taps > 1
+        padded = n == len(self.axes) - 1 and self.tile_taps > 1 and not self.in_segments
         return self.block[n] >= self.axes[n].windows and not padded
 
     @property
@@ -341,7 +348,7 @@ class WeightsPlan:
         """Assert what the emitter relies on."""
         in_place = self.rows_in_place or self.lanes_in_place
         assert not in_place or not (self.spread or self.direct)
-        beside = self.tile_taps > 1 and self.axes[-1].clipped
+        beside = self.tile_taps > 1 and self.axes[-1].clipped and not self.in_segments
         assert not (beside and self.x_in_place), "taps of a tile need zeros around x"
         assert not self.rows_in_place or self.row_count >= self.row_channels
         lane_step = (self.problem.y_strides if self.rows_shift else self.problem.x_strides)[2]

@@ -22,7 +22,7 @@ from convgrad.problem.conv import Ints
 MOST_WINDOWS = 512  # packed at a time
 ROW_WINDOWS = 256  # of a block in place
 MOST_CHUNKS = 16
-PACK = 0.3  # cycles per number copied by vectors into a slab
+PACK = 0.5  # cycles per number copied by vectors into a slab
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
 LEAST_TASKS = 16
