@@ -203,7 +203,7 @@ MUTANTS = {
         OwnSums, "before", zeros, NAMED["weights, from registers after several blocks"]
     ),
     "tiles of weights are written whole": Mutant(
-        OwnSums, "_whole", nothing, problem_of(W, (9, 9), (9, 9), (3, 3), channels=(13, 9), layout="NXC", **SAME)
+        OwnSums, "_whole", nothing, replace(NAMED["weights, from registers"], dtype="bf16", out_dtype="f32")
     ),
     "the last tile of rows in place goes on beyond them": Mutant(
         weights.SumsStage, "_row_at", rows_that_go_on, NAMED["weights, row channels in place"]
