@@ -24,6 +24,9 @@ from convgrad.plan import axes, choose_data, choose_weights
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
 BIASED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, bias=True)
 ODD_GROUPS = problem_of(Y, (5, 57), (5, 57), (3, 3), channels=(1, 1), groups=41, layout="NXC", **SAME)
+PACKED = problem_of(
+    W, (9, 9), (9, 9), (3, 3), channels=(61, 37), layout="NXC", **SAME, dtype="bf16", out_dtype="f32"
+)  # fmt: skip
 ADDED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, accumulate=True)
 
 
@@ -203,7 +206,7 @@ MUTANTS = {
         OwnSums, "before", zeros, NAMED["weights, from registers after several blocks"]
     ),
     "tiles of weights are written whole": Mutant(
-        OwnSums, "_whole", nothing, replace(NAMED["weights, from registers"], dtype="bf16", out_dtype="f32")
+        OwnSums, "_whole", nothing, PACKED
     ),
     "the last tile of rows in place goes on beyond them": Mutant(
         weights.SumsStage, "_row_at", rows_that_go_on, NAMED["weights, row channels in place"]
