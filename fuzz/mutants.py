@@ -37,6 +37,7 @@ import convgrad.codegen.matrix_data as matrix_data
 import convgrad.codegen.matrix_weights as matrix_weights
 import convgrad.codegen.microkernels.matrix as tiles
 import convgrad.codegen.pairs as pairs
+import convgrad.codegen.panels as panels
 import convgrad.codegen.stages as stages
 import convgrad.codegen.sweep as sweep
 import convgrad.codegen.weights as weights
@@ -46,6 +47,7 @@ import convgrad.runtime.memory as memory
 import convgrad.runtime.pool_ir as pool_ir
 from convgrad.arrays import call as calls
 from convgrad.codegen.ir_module import constant
+from convgrad.codegen.tap_sums import TapSums
 from convgrad.runtime import set_num_threads
 
 SEED = 77
@@ -102,7 +104,7 @@ def _begins_late(plain, *args):
 
 
 def _builder(args):
-    return args[0].b if isinstance(args[0], sweep.Sweep) else args[1]
+    return args[0].b if isinstance(args[0], TapSums) else args[1]
 
 
 def _next_tap(plain, x, y, taps, *rest):
@@ -236,10 +238,10 @@ MUTANTS = {
     "shifted pad": Mutant("pad_low is one more than it is", wrap(axes, "_y_axis", _shifted)),
     "shifted pad of X": Mutant("the same where the image is solved for", wrap(axes, "_x_axis", _shifted)),
     "wrong phase": Mutant("results of two phases change places", wrap(axes, "_x_axis", _swapped_phases), like=_strided),
-    "wrong border bound": Mutant("the last tap in the image is left out", wrap(sweep.Sweep, "_bounds", _ends_early)),
-    "border begins late": Mutant("the first tap in the image is left out", wrap(sweep.Sweep, "_bounds", _begins_late)),
+    "wrong border bound": Mutant("the last tap in the image is left out", wrap(TapSums, "bounds", _ends_early)),
+    "border begins late": Mutant("the first tap in the image is left out", wrap(TapSums, "bounds", _begins_late)),
     "wrong border of weights": Mutant(
-        "the last window is left out", wrap(weights.SumsStage, "_bounds", _ends_early), like=_solves_weights
+        "the last window is left out", wrap(weights.SumsStage, "bounds", _ends_early), like=_solves_weights
     ),
     "dropped tail": Mutant("copies end with their last whole vector", wrap(copying.Copy, "_vectors", _dropped_tail)),
     "lane mask too long": Mutant("masks hold in one lane more", wrap(isa, "first_lanes", _other_mask(1))),
@@ -247,7 +249,7 @@ MUTANTS = {
     "swapped lanes": Mutant("a transposition exchanges two vectors", wrap(isa.Isa, "load_transposed", _swapped_rows)),
     "missing zero padding": Mutant(
         "what surrounds the image is not zeroed",
-        _all(nothing(input_slab, "emit_zero_outside"), nothing(data, "emit_zero")),
+        _all(nothing(input_slab, "emit_zero_outside"), nothing(panels, "emit_zero")),
     ),
     "missing zeros of weights": Mutant(
         "the same where weights are solved for", nothing(weights.SumsStage, "_zero_border"), like=_solves_weights

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import convgrad
-from convgrad.arrays import call
+from convgrad.arrays import call, record
 from convgrad.errors import AttributeRuleError
 from convgrad.operations import _convolution
 
@@ -45,10 +45,10 @@ def test_a_list_that_changes_between_calls_is_read_anew():
 
 def test_addresses_are_found_without_the_layout_of_array_objects(monkeypatch):
     expected = convgrad.convolution(X, W)
-    assert call._data_offset() == call._OFFSET
-    for offset in (call._OFFSET, 0):
-        monkeypatch.setattr(call, "_OFFSET", offset)
-        assert call.address(X[:, 2:]) == X.ctypes.data + 16
+    assert record._data_offset() == record._OFFSET
+    for offset in (record._OFFSET, 0):
+        monkeypatch.setattr(record, "_OFFSET", offset)
+        assert record.address(X[:, 2:]) == X.ctypes.data + 16
         np.testing.assert_array_equal(convgrad.convolution(X, W), expected)
 
 
@@ -85,8 +85,8 @@ def test_large_results_begin_with_a_cache_line():
     x, w = np.ones((1, 8, 200, 200), np.float32), np.ones((8, 8, 1, 1), np.float32)
     for _ in range(3):  # the careful path, and the one of known geometries
         result = convgrad.convolution(x, w, data_format="NCX", weights_format="OIX")
-        assert result.nbytes >= call.LARGE_BYTES
-        assert result.ctypes.data % call.LINE == 0
+        assert result.nbytes >= record.LARGE_BYTES
+        assert result.ctypes.data % record.LINE == 0
         assert result.flags.c_contiguous
         assert result.flags.writeable
         np.testing.assert_array_equal(result, np.full(x.shape, 8, np.float32))

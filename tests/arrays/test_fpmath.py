@@ -21,14 +21,14 @@ FORMATS = {"data_format": "NCX", "weights_format": "OIX"}
 def modes(monkeypatch):
     """The modes of the problems that were compiled, as they come."""
     seen = []
-    from convgrad.arrays import call
+    from convgrad.arrays import record
 
     def noting(problem):
         seen.append(problem.fpmath_mode)
         return kernel_for(problem)
 
-    kernel_for = call.kernel_for
-    monkeypatch.setattr(call, "kernel_for", noting)
+    kernel_for = record.kernel_for
+    monkeypatch.setattr(record, "kernel_for", noting)
     monkeypatch.setattr(_convolution, "records", {})
     monkeypatch.delenv("CONVGRAD_FPMATH_MODE", raising=False)
     return seen

@@ -137,7 +137,7 @@ def test_a_tangle_of_strides_that_takes_too_long_counts_as_sharing(monkeypatch):
 
 @pytest.mark.parametrize("stride", [2**44, 2**57])
 def test_a_result_that_no_memory_holds_is_refused_before_anything_is_compiled(stride, monkeypatch):
-    monkeypatch.setattr("convgrad.arrays.call.kernel_for", None)
+    monkeypatch.setattr("convgrad.arrays.record.kernel_for", None)
     with pytest.raises(
         ShapeError, match=r"^ConvTranspose: dst \[1, \d+, 4\] of f32 does not fit into memory \(.*\); make"
     ):

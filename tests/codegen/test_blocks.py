@@ -8,8 +8,8 @@ from codegen.emitted import each_isa
 from codegen.random_problems import check_plan
 from codegen.test_kernels import problem_of
 from convgrad.plan.choose import variants
-from convgrad.plan.choose_data import _writes_in_place
 from convgrad.plan.data import DataPlan
+from convgrad.plan.data_in_place import writes_in_place
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
 
@@ -41,7 +41,7 @@ def _check_early(problem, plan, isa):
     """Whether there were blocks of some tiles that leave less than one, which are exact then."""
     inner, tile = len(plan.axes) - 1, plan.tile[-1]
     blocks = (replace(plan, block=(*plan.tile[:-1], tiles * tile)) for tiles in (1, 2, 3))
-    blocks = [replace(each, writes_in_place=True) for each in blocks if _writes_in_place(each)]
+    blocks = [replace(each, writes_in_place=True) for each in blocks if writes_in_place(each)]
     early = next((each for each in blocks if each.last_start(inner) is not None), None)
     if early is not None:
         check_plan(problem, early, machine_for(isa))

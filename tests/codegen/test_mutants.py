@@ -11,7 +11,7 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, stages, weights
+from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, panels, stages, weights
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Tile
@@ -19,7 +19,9 @@ from convgrad.codegen.microkernels.reduction import Groups
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.sums import ChannelSums
 from convgrad.codegen.sweep import Sweep
-from convgrad.plan import axes, choose_data, choose_weights
+from convgrad.codegen.tap_sums import TapSums
+from convgrad.codegen.window_sweep import WindowSweep
+from convgrad.plan import axes, choose_weights, data_candidates
 
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
 BIASED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, bias=True)
@@ -51,8 +53,8 @@ def bounds_without_first_window(plain, self, b, *arguments):
     return b.add(first, 1), last
 
 
-def nothing_but_the_middle(plain, self, b, start, count, r):
-    return (max(plain(self, b, start, count, r), key=lambda segment: len(segment.rows) * len(segment.columns)),)
+def nothing_but_the_middle(plain, self, r):
+    return (max(plain(self, r), key=lambda segment: len(segment.rows) * len(segment.columns)),)
 
 
 def shifted_pads(plain, problem):
@@ -95,8 +97,8 @@ def groups_that_go_on(plain, plan, b, group, block):
     return b.mul(block, plan.lane_groups)
 
 
-def rows_that_go_on(plain, self, b, row):
-    return b.mul(row, self.plan.row_slab[1])
+def rows_that_go_on(plain, self, row):
+    return self.b.mul(row, self.plan.row_slab[1])
 
 
 def one_task_less(plain, module, symbol, tasks, *others):
@@ -164,16 +166,16 @@ def summed(name, of):
 MASKED = tuple(isa for isa in HOST_ISAS if isa in ("avx512", "amx"))
 MUTANTS = {
     "the last tap is dropped": Mutant(
-        Sweep, "_bounds", bounds_without_last_tap, NAMED["along channels, packed"]
+        TapSums, "bounds", bounds_without_last_tap, NAMED["along channels, packed"]
     ),
     "the first window of a border is dropped": Mutant(
-        weights.SumsStage, "_bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
+        weights.SumsStage, "bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
     ),
     "windows at the border meet no tap": Mutant(
-        weights.SumsStage, "_segments", nothing_but_the_middle, NAMED["weights, from registers"]
+        WindowSweep, "segments", nothing_but_the_middle, NAMED["weights, from registers"]
     ),
     "pads of results are shifted": Mutant(
-        choose_data, "gather_axes", shifted_pads, NAMED["along channels, packed"]
+        data_candidates, "gather_axes", shifted_pads, NAMED["along channels, packed"]
     ),
     "pads of weights are shifted": Mutant(
         choose_weights, "window_axes", shifted_pads, NAMED["weights, lanes along y"]
@@ -209,7 +211,7 @@ MUTANTS = {
         OwnSums, "_whole", nothing, PACKED
     ),
     "the last tile of rows in place goes on beyond them": Mutant(
-        weights.SumsStage, "_row_at", rows_that_go_on, NAMED["weights, row channels in place"]
+        WindowSweep, "row_at", rows_that_go_on, NAMED["weights, row channels in place"]
     ),
     "sums that a task has kept are not written": Mutant(
         OwnSums, "finish", nothing, NAMED["weights, kept by a task through several blocks"]
@@ -257,7 +259,7 @@ MUTANTS = {
     "all blocks of channels pack the weights of the first": Mutant(
         data.DataStages, "_pack", panel_of_the_first_channels, NAMED["tasks pack their own weights"]
     ),
-    "bias of own weights is not packed": Mutant(data, "_pack_bias", nothing, NAMED["tasks pack their own weights"]),
+    "bias of own weights is not packed": Mutant(panels, "_pack_bias", nothing, NAMED["tasks pack their own weights"]),
     "bias is forgotten": Mutant(Sweep, "_start", sums_that_start_from_zero, BIASED),
     "the result is stored over what was there": Mutant(Copy, "store", stored_over, ADDED),
     "the last task is left behind": Mutant(stages, "_emit_claims", one_task_less, NAMED["along channels, packed"]),

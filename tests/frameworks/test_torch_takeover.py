@@ -549,10 +549,10 @@ def test_two_processes_give_the_gradients_of_one(tmp_path):
 
 
 def test_the_fpmath_mode_of_the_surroundings_reaches_the_kernels(monkeypatch):
-    from convgrad.arrays import call
+    from convgrad.arrays import record
 
-    seen, kernel_for = [], call.kernel_for
-    monkeypatch.setattr(call, "kernel_for", lambda problem: seen.append(problem.fpmath_mode) or kernel_for(problem))
+    seen, kernel_for = [], record.kernel_for
+    monkeypatch.setattr(record, "kernel_for", lambda problem: seen.append(problem.fpmath_mode) or kernel_for(problem))
     monkeypatch.delenv("CONVGRAD_FPMATH_MODE", raising=False)
     src, layer = integers(1, 3, 11, 5).requires_grad_(), torch.nn.Conv2d(3, 5, 3)
     with ct.enabled():

@@ -307,6 +307,18 @@ def test_depthwise_tiles_are_wide_where_neighbours_would_be_far(groups, stride, 
         assert (plan.reads_in_place, plan.width) == (True, width)
 
 
+@each_level
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_depthwise_tiles_are_never_wider_than_registers_allow(isa, dtype):
+    """A tile of eight vectors across sixteen registers would leave none for sums."""
+    sizes = {"channels": (1, 1), "groups": 64, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
+    for unknown in Unknown:
+        problem = replace(problem_of(unknown, **sizes, batch=4, nxc=True), dtype=dtype, out_dtype=dtype)
+        for plan in variants(problem, machine_for(isa)):
+            plan.validate()
+            assert not isinstance(plan, DataPlan) or min(plan.tile) >= 1
+
+
 def test_an_empty_image_has_plans_too():
     """Its rows are packed in no time, however long a run is."""
     problem = problem_of(Unknown.W, channels=(5, 3), image=0, windows=1, taps=1)

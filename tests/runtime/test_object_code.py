@@ -8,7 +8,8 @@ import pytest
 from tiny_kernels import tiny_module
 
 from convgrad.plan import host, machine
-from convgrad.runtime import driver, elf, jit
+from convgrad.runtime import driver, elf, jit, linking
+from convgrad.runtime.object_file import EM_AARCH64, ObjectFile, UnsupportedObject
 
 here = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="objects are loaded by LLVM elsewhere")
 
@@ -109,15 +110,15 @@ def test_memory_is_given_back(mixed):
 @here
 @pytest.mark.parametrize("length", [0, 10, 64, 200, -60])
 def test_a_torn_object_is_refused(mixed, length):
-    with pytest.raises(elf.UnsupportedObject):
+    with pytest.raises(UnsupportedObject):
         elf.Loaded(mixed[:length], ("mix",))
 
 
 @here
 def test_a_relocation_nobody_knows_goes_to_llvm(mixed, monkeypatch):
-    monkeypatch.setattr(elf, "_apply_x86_64", elf._apply_aarch64)
-    monkeypatch.setattr(elf, "_apply_aarch64", elf._apply_x86_64)
-    with pytest.raises(elf.UnsupportedObject, match="relocation"):
+    monkeypatch.setattr(linking, "_apply_x86_64", linking._apply_aarch64)
+    monkeypatch.setattr(linking, "_apply_aarch64", linking._apply_x86_64)
+    with pytest.raises(UnsupportedObject, match="relocation"):
         elf.Loaded(mixed, ("mix",))
     addresses, _alive = jit.load(mixed, ("mix",))
     assert call_mix(addresses["mix"], 0) == 26
@@ -126,7 +127,7 @@ def test_a_relocation_nobody_knows_goes_to_llvm(mixed, monkeypatch):
 @here
 def test_an_object_for_another_architecture_is_refused():
     foreign = "neon" if host.host_triple().startswith("x86_64") else "avx2"
-    with pytest.raises(elf.UnsupportedObject, match="another architecture"):
+    with pytest.raises(UnsupportedObject, match="another architecture"):
         elf.Loaded(jit.compile_ir(IR, machine.machine_for(foreign)), ("mix",))
 
 
@@ -147,10 +148,10 @@ def decode_aarch64(image, place, base):
 
 
 def test_code_for_aarch64_is_linked_to_the_right_places():
-    file = elf.ObjectFile(jit.compile_ir(IR, machine.machine_for("neon", triple="aarch64-unknown-linux-gnu")))
-    layout, base = elf.lay_out(file), 0x7F1234560000
+    file = ObjectFile(jit.compile_ir(IR, machine.machine_for("neon", triple="aarch64-unknown-linux-gnu")))
+    layout, base = linking.lay_out(file), 0x7F1234560000
     externals = {"memset": 0x7E0000001234, "environ": 0x7E0000005678}
-    image = elf.link(file, layout, base, externals.__getitem__)
+    image = linking.link(file, layout, base, externals.__getitem__)
     kinds = set()
     for number, entries in file.relocations.items():
         for offset, info, addend in entries:
@@ -176,7 +177,7 @@ def test_code_for_aarch64_is_linked_to_the_right_places():
     assert {257, 275, 311, 312} <= kinds
     assert kinds & {282, 283}
     stub = layout.stubs["memset"]
-    assert image[stub : stub + 16] == elf._STUBS[elf.EM_AARCH64] + externals["memset"].to_bytes(8, "little")
+    assert image[stub : stub + 16] == linking._STUBS[EM_AARCH64] + externals["memset"].to_bytes(8, "little")
 
 
 @pytest.mark.parametrize("isa", machine.LEVELS)

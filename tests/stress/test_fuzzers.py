@@ -2,10 +2,12 @@
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 
+import elsewhere
 import guarded
 import json_reader
 import numpy as np
@@ -48,6 +50,21 @@ def test_a_line_rebuilds_its_case():
 def test_a_case_of_another_day_still_runs(program):
     case = problems.random_case(5, 1)
     assert program("problems.py", "--case", case.line().split("'")[1]).endswith("right\n")
+
+
+def test_kernels_that_were_compiled_elsewhere_are_run_and_checked(program, tmp_path):
+    arguments = str(tmp_path), "--isa", "portable", "--problems", "6"
+    assert program("elsewhere.py", "record", *arguments).endswith(" 0 wrong\n")
+    assert re.fullmatch(r"6 kernels of portable run in \d+ s, 0 wrong\n", program("elsewhere.py", "run", *arguments))
+    next(tmp_path.iterdir()).unlink()
+    text = program("elsewhere.py", "run", *arguments, status=1)
+    assert "no object code for a kernel on portable" in text
+    assert text.endswith(" 1 wrong\n")
+
+
+def test_kernels_from_elsewhere_that_compute_nothing_are_wrong(capsys):
+    assert elsewhere.check_all("portable", 4, run=lambda *given, low: None) == (4, 4)
+    assert "check(ConvProblem(" in capsys.readouterr().out
 
 
 TOUCH = """

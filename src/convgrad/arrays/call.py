@@ -2,87 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from collections.abc import Sequence
 from marshal import dumps
-from math import prod
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
-from convgrad.arrays.view import View, dense_strides, output_view, refuse_overlap, span, view
-from convgrad.dtypes import FLOATING, SIZES, dtype_name, numpy_dtype
-from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError
-from convgrad.problem.canonicalize import ROLES, canonicalize
-from convgrad.runtime import kernel_for
+from convgrad.arrays.record import Record, address
+from convgrad.arrays.results import common_dtype, refuse_more_than_memory, result_dtype
+from convgrad.arrays.view import dense_strides, output_view, refuse_overlap, view
+from convgrad.dtypes import numpy_dtype
+from convgrad.errors import ArrayError, AttributeRuleError
+from convgrad.problem.canonicalize import canonicalize
 from convgrad.settings import FPMATH_MODES, fpmath_mode
 from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import SCHEMAS
 
 MOST_RECORDS = 4096  # per operation; a program that makes up more geometries starts afresh
-LARGE_BYTES, LINE = 1 << 20, 64  # of results for which it matters where they begin; of a cache line
 MARSHAL_VERSION = 2  # of versions that encode equal values equally: from 3 on reference counts show through
 
 ndarray = np.ndarray
-
-
-def _data_offset() -> int:
-    """Where the address of the first element lies in an array object, or 0 if that cannot be relied on.
-
-    `PyArrayObject` begins with the object header and that address, in NumPy's stable binary interface; reading it
-    costs a tenth of `__array_interface__`. Two arrays with different addresses prove it at import.
-    """
-    if sys.implementation.name != "cpython":
-        return 0
-    offset = object.__basicsize__
-    whole = np.arange(4, dtype=np.float32)
-    for array in (whole, whole[2:]):
-        if ctypes.c_size_t.from_address(id(array) + offset).value != array.__array_interface__["data"][0]:
-            return 0
-    return offset
-
-
-_OFFSET = _data_offset()
-_word_at = ctypes.c_size_t.from_address
-
-
-def address(array: ndarray) -> int:
-    """The address of the element with all indices zero."""
-    return _word_at(id(array) + _OFFSET).value if _OFFSET else array.__array_interface__["data"][0]
-
-
-class Record:
-    """What is left to do for a geometry that has been checked: addresses, and whether memory is shared."""
-
-    __slots__ = ("arrange", "bytes", "dtype", "input_mask", "kernel", "output_mask", "shape", "span", "spans")
-
-    def __init__(self, op: str, problem: Any, inputs: Sequence[View], shape: tuple[int, ...], strides, out_dtype: str):
-        self.kernel = None if 0 in shape else kernel_for(problem)  # nothing to compute is no problem
-        roles = ROLES[op]
-        self.arrange = itemgetter(roles.index("x"), roles.index("w"), roles.index("y"))
-        self.shape, self.dtype = shape, numpy_dtype(out_dtype)
-        self.input_mask, self.output_mask = SIZES[problem.dtype] - 1, SIZES[out_dtype] - 1
-        self.span = span(shape, strides, SIZES[out_dtype])
-        self.bytes = SIZES[out_dtype] * prod(shape)
-        self.spans = tuple(given.span for given in inputs)
-
-    def empty(self) -> ndarray:
-        """A new array for the result; a large one begins with a cache line, so that whole lines can pass the caches."""
-        if self.bytes < LARGE_BYTES:
-            return np.empty(self.shape, self.dtype)
-        memory = np.empty(self.bytes + LINE, np.uint8)
-        return ndarray(self.shape, self.dtype, memory, -address(memory) % LINE)
-
-    def may_overlap(self, out: int, inputs: Sequence[int]) -> bool:
-        """Whether the bytes of the output and of an input lie in common bounds."""
-        low, high = self.span
-        low, high = low + out, high + out
-        for address, (first, last) in zip(inputs, self.spans, strict=False):
-            if low < address + last and address + first < high:
-                return True
-        return False
 
 
 class Operation:
@@ -269,58 +207,6 @@ def one(dtype: np.dtype) -> ndarray:
 def known_one(array: Any) -> ndarray | None:
     """The one of the type of an array, if an earlier call made it."""
     return _ones.get(array.dtype) if type(array) is ndarray else None
-
-
-def refuse_more_than_memory(op: str, name: str, shape: tuple[int, ...], dtype: str) -> None:
-    """Try, before anything is compiled, whether there is room for a result."""
-    try:
-        np.empty(shape, numpy_dtype(dtype))
-    except (MemoryError, ValueError) as error:  # ValueError: more bytes than an address can count
-        raise ShapeError(
-            f"{op}: {name} {list(shape)} of {dtype} does not fit into memory ({error}); make strides, pads or shapes "
-            "smaller"
-        ) from None
-
-
-def common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
-    """The type that all inputs hold."""
-    (first, given), *others = inputs
-    for name, other in others:
-        if other.dtype != given.dtype:
-            raise DtypeError(
-                f"{op}: {first} holds {given.dtype}, but {name} holds {other.dtype}; convert one so that all inputs "
-                "have the same type"
-            )
-    return given.dtype
-
-
-def result_dtype(op: str, dtype: str, target: View | None, asked: Any) -> str:
-    """The type of the result: that of the inputs, or f32 for 16-bit inputs if `out` or `out_dtype` says so."""
-    name = None if asked is None else _dtype_named(op, asked)
-    if target is not None and name is not None and target.dtype != name:
-        raise DtypeError(f"{op}: out holds {target.dtype}, but out_dtype is {name}; give only one of them")
-    result = name or (dtype if target is None else target.dtype)
-    if result != dtype and not (result == "f32" and dtype in ("bf16", "f16")):
-        legal = f"{dtype} or f32" if dtype in ("bf16", "f16") else dtype
-        source = "out_dtype is" if name else "out holds"
-        raise DtypeError(f"{op}: {source} {result}, but inputs of {dtype} give {legal}; change the type of the output")
-    return result
-
-
-def _dtype_named(op: str, asked: Any) -> str:
-    if isinstance(asked, str) and asked in FLOATING:
-        return asked
-    spelled = asked if isinstance(asked, str) else str(asked).removeprefix("torch.")
-    if spelled == "bfloat16":
-        return "bf16"
-    try:
-        found = np.dtype(spelled if isinstance(asked, str) or spelled != str(asked) else asked)
-        name = None if isinstance(asked, str) and found.name != asked else dtype_name(found)  # "f8" is not eight bits
-    except TypeError:
-        name = None
-    if name is None:
-        raise DtypeError(f"{op}: out_dtype is {asked!r}, but must be one of {', '.join(FLOATING)}")
-    return name
 
 
 def is_plain(values: tuple) -> bool:

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from convgrad.arrays.call import MARSHAL_VERSION, Operation, Record, address, common_dtype, is_plain, result_dtype
+from convgrad.arrays.call import MARSHAL_VERSION, Operation, is_plain
+from convgrad.arrays.record import Record, address
+from convgrad.arrays.results import common_dtype, result_dtype
 from convgrad.arrays.view import View, output_view, refuse_overlap, share_memory, span
 from convgrad.arrays.view import view as view_of
 from convgrad.dtypes import SIZES

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from convgrad.codegen.interleave import MOST_PLANES, emit_deinterleave, emit_interleave, load_every
+from convgrad.codegen.interleave import MOST_PLANES, load_every
+from convgrad.codegen.interleaved_copies import InterleavedCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
@@ -51,9 +52,9 @@ class Copy:
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], Squares(self).emit
             if along_src.src == 1 and _few(along_dst.extent) and along_src.dst == along_dst.extent:
-                body = self._interleaved
+                body = InterleavedCopy(self).interleave_axes
             elif along_src.src == 1 and _few(along_src.extent) and along_dst.src == along_src.extent:
-                body = self._deinterleaved
+                body = InterleavedCopy(self).deinterleave_axes
         else:
             inner, body = [], self.scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
@@ -64,7 +65,8 @@ class Copy:
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in dst."""
         if inner.src == 1:
-            self.nest(b, src, dst, dims, lambda s, d: self.deinterleave(b, s, d, planes, pitch, inner.extent))
+            vectors = InterleavedCopy(self)
+            self.nest(b, src, dst, dims, lambda s, d: vectors.deinterleave(b, s, d, planes, pitch, inner.extent))
             return
 
         def plane(r: Index, _: object) -> None:
@@ -79,7 +81,8 @@ class Copy:
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
         if inner.dst == 1 and planes <= MOST_PLANES:
-            self.nest(b, src, dst, dims, lambda s, d: self.interleave(b, s, d, planes, pitch, inner.extent))
+            vectors = InterleavedCopy(self)
+            self.nest(b, src, dst, dims, lambda s, d: vectors.interleave(b, s, d, planes, pitch, inner.extent))
             return
 
         def plane(r: Index, _: object) -> None:
@@ -141,62 +144,7 @@ class Copy:
         """The address of a number of dst."""
         return b.at(base, offset, STORAGE[self.dst_dtype])
 
-    def interleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
-        """dst[q] = src[(q mod planes) · plane_step + q div planes] for q < run."""
-
-        def load(plane: int, position: Index, count: Value | None) -> Value:
-            address = self.src_at(b, src, b.add(position, plane * plane_step))
-            return self.isa.load(b, self.src_dtype, address, lanes, count)
-
-        def scalar(q: Index, plane: Index, position: Index) -> None:
-            address = self.src_at(b, src, b.add(position, b.mul(plane, plane_step)))
-            self.scalar(b, address, self.dst_at(b, dst, q))
-
-        def store(value: Value, q: Index, count: Value | None) -> None:
-            self.store(b, value, self.dst_at(b, dst, q), count)
-
-        def stream(value: Value, q: Index, count: Value | None) -> None:
-            if count is None and (isinstance(q, Value) or q % lanes == 0):  # else of those that begin early
-                self.isa.stream(b, value, self.dst_at(b, dst, q))
-            else:
-                store(value, q, count)
-
-        def emit(to: Callable[[Value, Index, Value | None], None]) -> None:
-            emit_interleave(b, self.isa, lanes, planes, run, load, to, scalar, again=not self.accumulate)
-
-        lanes = self.isa.lanes(self.compute)
-        if self.streams:
-            b.either(self.isa.is_aligned(b, dst), lambda: emit(stream), lambda: emit(store))
-        else:
-            emit(store)
-
-    def deinterleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
-        """dst[(q mod planes) · plane_step + q div planes] = src[q] for q < run."""
-
-        def load(q: Index, count: Value | None) -> Value:
-            return self.isa.load(b, self.src_dtype, self.src_at(b, src, q), lanes, count)
-
-        def scalar(q: Index, plane: Index, position: Index) -> None:
-            self.scalar(b, self.src_at(b, src, q), target(plane, position))
-
-        def target(plane: Index, position: Index) -> Value:
-            return self.dst_at(b, dst, b.add(position, b.mul(plane, plane_step)))
-
-        def store(value: Value, plane: Index, position: Index, count: Value | None) -> None:
-            self.store(b, value, target(plane, position), count)
-
-        lanes = self.isa.lanes(self.compute)
-        emit_deinterleave(b, self.isa, lanes, planes, run, load, store, scalar, again=not self.accumulate)
-
     # --- one innermost piece
-
-    def _interleaved(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
-        assert isinstance(across.extent, int)
-        self.interleave(b, src, dst, across.extent, across.src, b.mul(along.extent, across.extent))
-
-    def _deinterleaved(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
-        assert isinstance(along.extent, int)
-        self.deinterleave(b, src, dst, along.extent, along.dst, b.mul(across.extent, along.extent))
 
     def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
         """`lanes` numbers of src, or the first `count`, that lie `step` apart; anything in the other lanes."""

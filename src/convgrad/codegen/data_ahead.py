@@ -10,7 +10,7 @@ from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.stages import Places
-from convgrad.codegen.sweep import paces
+from convgrad.codegen.tap_sums import paces
 from convgrad.dtypes import SIZES
 from convgrad.plan.data import DataPlan
 

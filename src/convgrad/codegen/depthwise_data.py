@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from convgrad.codegen.data import DataStages, bias_at, emit_data
+from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.panels import bias_at
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
@@ -60,7 +61,7 @@ class DepthwiseSweep(Sweep):
             if last:
                 self._rows(there, target, row, bounds)
             else:
-                of_axis = self._bounds(axis, 1, at, phase.taps, phase.offset)
+                of_axis = self.taps.bounds(axis, 1, at, phase.taps, phase.offset)
                 self._outer(n + 1, there, target, (*bounds, of_axis))
 
         b.loop(0, stop, tile, step=size, name="tile")
@@ -98,7 +99,7 @@ class DepthwiseSweep(Sweep):
         """One tile, whose columns see what the one that begins with `column` sees of borders."""
         b, plan = self.b, self.plan
         slab = b.at(self.slab, given, STORAGE[plan.problem.dtype])
-        first_tap = sum(axis.phases[0].tap * step for axis, step in zip(plan.axes, self.tap_strides, strict=True))
+        first_tap = sum(axis.phases[0].tap * step for axis, step in zip(plan.axes, self.taps.strides, strict=True))
         weights = b.at(self.weights, first_tap, self.kind)
 
         def taps(n: int, x: Value, w: Value, sums: list[Value]) -> list[Value]:
@@ -108,7 +109,7 @@ class DepthwiseSweep(Sweep):
 
             def tap(t: Index, now: list[Value]) -> list[Value]:
                 there = b.at(x, b.mul(t, axis.offset_step * plan.slab_strides[0][n]), STORAGE[plan.problem.dtype])
-                return taps(n + 1, there, b.at(w, b.mul(t, axis.tap_step * self.tap_strides[n]), self.kind), now)
+                return taps(n + 1, there, b.at(w, b.mul(t, axis.tap_step * self.taps.strides[n]), self.kind), now)
 
             if bounds[n] == (0, 1):
                 return tap(0, sums)
@@ -150,8 +151,8 @@ class DepthwiseSweep(Sweep):
         *_, row_step, step = plan.slab_strides[0]
         columns, sums = plan.tile[-1], list(sums)
         for m, t in met:
-            row_tap = t * plan.rows.tap_step * self.tap_strides[-2]
-            places = [row_tap + r * axis.tap_step * self.tap_strides[-1] for r in range(phase.taps)]
+            row_tap = t * plan.rows.tap_step * self.taps.strides[-2]
+            places = [row_tap + r * axis.tap_step * self.taps.strides[-1] for r in range(phase.taps)]
             taps = [self.isa.load(b, plan.compute, b.at(w, at, self.kind), plan.lanes) for at in places]
             reads: dict[int, list[tuple[int, int]]] = {}
             for r in range(phase.taps):

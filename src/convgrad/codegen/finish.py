@@ -6,11 +6,11 @@ from math import prod
 
 from convgrad.codegen.bias import finish_bias
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import round64
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
+from convgrad.codegen.module import round64
 from convgrad.codegen.packing import unpack_weights
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sums import across, pairwise

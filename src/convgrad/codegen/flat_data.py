@@ -13,7 +13,8 @@ from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Masks, Part, Reduction
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.sweep import Spot, Sweep, paces
+from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.tap_sums import Spot, paces
 from convgrad.plan.costs import LINE
 from convgrad.plan.flat_data import FlatDataPlan, shifts
 
@@ -69,12 +70,12 @@ class FlatSweep(Sweep):
         """From the first row to the last; a tile at a border of the plane minds rows that are not there."""
         b, plan = self.b, self.plan
         if plan.fetches_ahead:
-            self.paces = paces(plan)
+            self.taps.paces = paces(plan)
         spot = Spot()
         for n in range(plan.outer):
             (phase,) = plan.axes[n].phases
             at = self._moved(n, spot, 0, phase.first, phase.offset, phase.tap)
-            spot = self._summed(n, at, self._bounds(plan.axes[n], 1, self.starts[n], phase.taps, phase.offset))
+            spot = self.taps.summed(n, at, self.taps.bounds(plan.axes[n], 1, self.starts[n], phase.taps, phase.offset))
         start = self.starts[plan.outer]
         first = b.mul(start, plan.pitch)
         last = b.mul(b.minimum(b.add(start, plan.block[plan.outer]), plan.rows.count), plan.pitch)
@@ -98,12 +99,12 @@ class FlatSweep(Sweep):
         """The tile at output p of the plane."""
         b, plan, kind = self.b, self.plan, STORAGE[self.plan.problem.dtype]
         (phase,) = plan.rows.phases
-        tap_step = self.tap_strides[plan.outer]
-        rows = self._reduction(
+        tap_step = self.taps.strides[plan.outer]
+        rows = self.taps.reduction(
             0, phase.taps, plan.rows.offset_step * plan.pitch, tap_step,
-            self.paces[1 + plan.outer],
+            self.taps.paces[1 + plan.outer],
         )  # fmt: skip
-        sums = self._in_order((*spot.sums, replace(rows, b_masks=masks), *column_sums))
+        sums = self.taps.in_order((*spot.sums, replace(rows, b_masks=masks), *column_sums))
         plane = b.at(self.slab, spot.slab, kind)
         x = b.at(plane, b.add(p, phase.offset * plan.pitch), kind)
         weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), STORAGE[plan.compute])
@@ -118,7 +119,7 @@ class FlatSweep(Sweep):
         place = b.add(p, plan.pitch * max(0, *shifts(plan.rows)) + AHEAD)
         beyond = b.compare("sge", place, plan.positions)
         place = b.add(place, b.select(beyond, index((channels - 1) * channel), index(0)))
-        size, steps = BYTES[plan.problem.dtype], self.paces[0] * plan.runs
+        size, steps = BYTES[plan.problem.dtype], self.taps.paces[0] * plan.runs
         lines = plan.run * size // LINE
         first = b.beyond(plane, b.mul(place, size))
         return Planes(first, channel * size, channels, lines, -(-channels * lines // max(1, steps)))
@@ -131,7 +132,7 @@ class FlatSweep(Sweep):
         if axis is None:
             return []
         (phase,) = axis.phases
-        tap_step = self.tap_strides[-1]
+        tap_step = self.taps.strides[-1]
         _, column = b.split(p, (1 << 62, plan.pitch))
         parts = tuple(
             Part(

@@ -76,7 +76,7 @@ class InPlaceSums(SumsStage):
         """Every row tile and tap, for one block of channels of the column side."""
         plan = self.plan
         outer, channel_step = len(plan.outer), plan.row_slab[1]
-        sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
+        sums = self.sums_at(b, lane_block) if self.own is None else self.own.sums
 
         def taps(n: int, row: Index, tap: Index, moved: tuple[Index, Index], met: Index) -> None:
             """`moved` are the offsets of both sides, `met` is 1 if the taps of outer axes meet the image, else 0."""

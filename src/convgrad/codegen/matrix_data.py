@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import DataStages, bias_at, emit_data, round64
+from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
+from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.pairs import store_pairs
+from convgrad.codegen.panels import bias_at
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
-from convgrad.codegen.sweep import Spot, Sweep
+from convgrad.codegen.sweep import Sweep
+from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of

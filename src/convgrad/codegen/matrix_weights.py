@@ -115,7 +115,7 @@ class MatrixSums(FlatSums):
         plan = self.plan
         strides, channel_step = plan.row_slab
         outer = len(plan.outer)
-        sums = self._sums_at(b, lane_block)
+        sums = self.sums_at(b, lane_block)
         vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
         counts = [
             b.minimum(b.sub(axis.windows, start), block)
@@ -135,7 +135,7 @@ class MatrixSums(FlatSums):
                     following = b.add(shift, self.tap_place(b, n, r))
                     taps(n + 1, following, step, reductions)
                     return
-                first, last = self._bounds(b, axis, starts[n], counts[n], r)
+                first, last = self.bounds(b, axis, starts[n], counts[n], r)
                 following = b.add(shift, b.mul(r, axis.dilation * strides[n]))
                 summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n])
                 taps(n + 1, following, step, [*reductions, summed])

@@ -37,3 +37,8 @@ class KernelModule:
     stages: tuple[Stage, ...]  # run in this order
     shared_bytes: int
     scratch_bytes: int  # per thread, a multiple of 64
+
+
+def round64(count: int) -> int:
+    """Bytes up to whole cache lines."""
+    return -(-count // 64) * 64

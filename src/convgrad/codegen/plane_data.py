@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import round64
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE, shuffle
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
+from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.plane_slab import plane_box
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.zeroing import emit_zero

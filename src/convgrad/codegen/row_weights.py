@@ -69,7 +69,7 @@ class RowSums(InPlaceSums):
         """Rows of a block that meet the image at tap r, and where both sides have the first of them."""
         plan, axis, n = self.plan, self.plan.flat[0], len(self.plan.outer)
         count = b.minimum(b.sub(axis.windows, start), plan.block[n])
-        low, high = self._bounds(b, axis, start, count, r)
+        low, high = self.bounds(b, axis, start, count, r)
         first = b.add(start, low)
         of_x = b.add(b.mul(first, axis.stride), b.sub(b.mul(r, axis.dilation), axis.low))
         places = b.mul(of_x, plan.row_slab[0][n]), b.mul(first, plan.lane_slab[n])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.ir import Builder
@@ -13,7 +12,8 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.microkernels.reduction import Groups, Part, Reduction
+from convgrad.codegen.microkernels.reduction import Groups
+from convgrad.codegen.tap_sums import Spot, TapSums, paces
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.block_costs import NEAR_BYTES
 from convgrad.plan.data import DataPlan
@@ -22,19 +22,6 @@ AHEAD_BYTES = 2048
 STEPS_AHEAD = 6
 ROWS_AHEAD = 8
 MOST_WRITTEN_OUT = 8  # channels
-
-
-@dataclass(frozen=True)
-class Spot:
-    """Offsets from the bases of the slab, the weights and the results, and the sums still to run."""
-
-    slab: Index = 0
-    weights: Index = 0
-    result: Index = 0
-    sums: tuple[Reduction, ...] = ()
-    unrolled: tuple[tuple[int, int], ...] = ((0, 0),)  # (slab, weights) offsets of taps written out
-    beside: int = 0  # of what aligned vectors of the slab read, from a cache line
-    single: bool = False  # one output of the innermost axis instead of a tile
 
 
 class Sweep:
@@ -47,9 +34,8 @@ class Sweep:
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
-        self.walks, self.paces = walks, paces(plan) if walks else [0] * (1 + len(plan.axes))
-        self.tap_strides = _tap_strides(plan)
-        self.channel_stride = weights_steps(plan)[2] if plan.reads_weights else plan.width  # of the weights
+        self.walks = walks
+        self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
         self.tile = self._tile(plan.tile)
 
     def run(self) -> None:
@@ -118,9 +104,9 @@ class Sweep:
 
             def tile(j: Index, _: object) -> None:
                 j = self._shifted(n, j, stop)
-                bounds = self._bounds(axis, self.plan.tile[n], b.add(self.starts[n], j), taps, offset)
+                bounds = self.taps.bounds(axis, self.plan.tile[n], b.add(self.starts[n], j), taps, offset)
                 at = self._moved(n, spot, j, first, offset, tap)
-                self._axis(n + 1, self._summed(n, at, bounds))
+                self._axis(n + 1, self.taps.summed(n, at, bounds))
 
             b.loop(0, stop, tile, step=self.plan.tile[n], name="tile")
 
@@ -135,13 +121,13 @@ class Sweep:
             if not plan.reads_in_place:
                 j = self._shifted(n, j, stop)
             at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
-            taps = self._in_parts if plan.separate_taps else self._written_out
+            taps = self.taps.in_parts if plan.separate_taps else self.taps.written_out
             self._axis(n + 1, taps(n, axis, phase, at))
 
         def single(j: Index, _: object) -> None:
-            bounds = self._bounds(axis, 1, b.add(self.starts[n], j), phase.taps, phase.offset)
+            bounds = self.taps.bounds(axis, 1, b.add(self.starts[n], j), phase.taps, phase.offset)
             at = replace(self._moved(n, spot, j, phase.first, phase.offset, phase.tap), single=True)
-            self._axis(n + 1, self._summed(n, at, bounds))
+            self._axis(n + 1, self.taps.summed(n, at, bounds))
 
         if not plan.reads_in_place or n < len(plan.axes) - 1:
             b.loop(0, stop, unrolled, step=plan.tile[n], name="tile")
@@ -159,7 +145,7 @@ class Sweep:
                 unrolled(place, _)
             else:
                 at = self._moved(n, spot, place, phase.first, phase.offset, phase.tap)
-                self._axis(n + 1, self._summed(n, at, (0, phase.taps)))
+                self._axis(n + 1, self.taps.summed(n, at, (0, phase.taps)))
 
         first = b.minimum(b.maximum(b.sub(low, self.starts[n]), 0), stop)
         last = b.maximum(b.minimum(b.sub(high, self.starts[n]), stop), first)
@@ -197,70 +183,9 @@ class Sweep:
             spot,
             slab=b.add(spot.slab, here),
             beside=beside,
-            weights=b.add(spot.weights, b.mul(tap, self.tap_strides[n])),
+            weights=b.add(spot.weights, b.mul(tap, self.taps.strides[n])),
             result=b.add(spot.result, b.add(b.mul(first, phase_step), b.mul(j, j_step))),
         )
-
-    # --- taps
-
-    def _summed(self, n: int, spot: Spot, bounds: tuple[Index, Index]) -> Spot:
-        """With a loop over the taps of axis n."""
-        plan, axis = self.plan, self.plan.axes[n]
-        step: int | Value = plan.tap_offset(n) * plan.slab_strides[0][n]
-        if plan.planes > 1 and axis is plan.axes[-1]:
-            step = self.b.module.table(self._plane_places(axis, axis.phases[0]))
-        elif bounds == (0, 1):
-            return spot
-        tap_step = axis.tap_step * self.tap_strides[n]
-        return replace(spot, sums=(*spot.sums, self._reduction(*bounds, step, tap_step, self.paces[1 + n])))
-
-    def _in_parts(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
-        """With the taps of axis n as sums of their own, some rows of the tile taking part in each."""
-        taps = self._written_out(n, axis, phase, Spot()).unrolled
-        parts = [Part(w, x, self.plan.part_rows(phase.tap + t)) for t, (x, w) in enumerate(taps)]
-        parts = [part for part in parts if part.rows]
-        return replace(spot, sums=(*spot.sums, Reduction(0, len(parts), 0, 0, parts=tuple(parts))))
-
-    def _written_out(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
-        """With the taps of axis n as offsets of their own."""
-        plan = self.plan
-        if plan.planes > 1 and axis is plan.axes[-1]:
-            places = self._plane_places(axis, phase)
-        else:
-            places = [t * plan.tap_offset(n) * plan.slab_strides[0][n] for t in range(phase.taps)]
-        step = axis.tap_step * self.tap_strides[n]
-        taps = [(x + place, w + t * step) for x, w in spot.unrolled for t, place in enumerate(places[: phase.taps])]
-        return replace(spot, unrolled=tuple(taps))
-
-    def _reduction(
-        self, start: Index, stop: Index, slab_step: int | Value, weights_step: int, pace: int = 0
-    ) -> Reduction:
-        """One axis of the sum; which operand is which depends on what vectors run along."""
-        if self.plan.pixels:
-            return Reduction(start, stop, weights_step, slab_step, pace)
-        assert isinstance(slab_step, int)
-        return Reduction(start, stop, slab_step, weights_step, pace)
-
-    def _plane_places(self, axis: GatherAxis, phase: Phase) -> list[int]:
-        """Where each tap finds the input of output 0, for an axis in planes."""
-        plan, offset = self.plan, phase.offset - self.plan.slab_start[-1]
-        places = (offset + t * axis.offset_step for t in range(max(1, phase.taps)))
-        return [at % plan.planes * plan.plane_pitch + at // plan.planes for at in places]
-
-    def _bounds(self, axis: GatherAxis, tile: int, j: Index, taps: Index, offset: Index) -> tuple[Index, Index]:
-        """Taps t of which some output of the tile meets the input: 0 <= in_step·(j + m) + offset + t·step < extent."""
-        b, step = self.b, axis.offset_step
-        if not axis.clipped or axis.taps == 0 or not axis.skips(tile):
-            return 0, taps
-        low = b.add(b.mul(j, axis.in_step), offset)  # what tap 0 of the tile's first output reads
-        high = b.add(low, axis.in_step * (tile - 1))
-        if step > 0:
-            start = b.sub(0, b.floor_div(high, step))  # ceil(-high / step)
-            stop = b.add(b.floor_div(b.sub(axis.in_extent - 1, low), step), 1)
-        else:
-            start = b.sub(0, b.floor_div(b.sub(axis.in_extent - 1, low), -step))
-            stop = b.add(b.floor_div(high, -step), 1)
-        return b.maximum(start, 0), b.minimum(stop, taps)
 
     # --- the register tile
 
@@ -279,20 +204,7 @@ class Sweep:
             zeros = first
             first = b.one_of(self.fresh, lambda: zeros, lambda: tile.load(b, target))
         walks = self.walks() if self.walks else ()
-        tile.emit(b, *operands, target, self._in_order(spot.sums), first, taps, walks)
-
-    def _in_order(self, taps: tuple[Reduction, ...]) -> list[Reduction]:
-        """Runs of channels, taps, channels, see `plan.order`; across groups the register tile sums channels itself."""
-        b, plan, step = self.b, self.plan, self.plan.slab_strides[1]
-        if plan.spread:
-            return list(taps)
-        if plan.runs == 1:
-            return [*taps, self._reduction(0, self.channels, step, self.channel_stride)]
-        run = plan.channel_unit
-        count = b.floor_div(self.channels, run)
-        of_run = run * self.channel_stride if plan.reads_weights else plan.panel // plan.runs
-        runs = self._reduction(0, count, run * step, of_run, self.paces[0])
-        return [runs, *taps, self._reduction(0, run, step, self.channel_stride)]
+        tile.emit(b, *operands, target, self.taps.in_order(spot.sums), first, taps, walks)
 
     def _start(self, tile: Tile) -> list[Value]:
         if self.bias is None:
@@ -332,28 +244,3 @@ def _ahead(plan: DataPlan) -> int:
         return ROWS_AHEAD * weights_steps(plan)[2] * plan.packed_bytes
     streams = not plan.spread and plan.panel * plan.packed_bytes > NEAR_BYTES
     return AHEAD_BYTES if streams else 0
-
-
-def paces(plan: DataPlan) -> list[int]:
-    """Steps of a walk from one run of channels to the next, and from one tap to the next of each axis.
-
-    Taps of the innermost axis are no steps, since their sums may be one with those of channels, but for lack of others.
-    """
-    taps = [max(phase.taps for phase in axis.phases) for axis in plan.axes]
-    inner = 1 if plan.runs * prod(taps[:-1]) > 1 else taps[-1]
-    steps, pace = [1 if inner > 1 else 0], inner
-    for count in reversed(taps[:-1]):
-        steps.insert(0, pace if count > 1 else 0)
-        pace *= count
-    return [pace, *steps]
-
-
-def _tap_strides(plan: DataPlan) -> list[int]:
-    """Steps of the packed weights per tap of each axis, the batch included."""
-    if plan.reads_weights:
-        return [0, *plan.problem.w_strides[3:]]
-    step, strides = plan.panel // (plan.runs * plan.taps) if plan.taps else 0, []
-    for taps in reversed(plan.problem.taps):
-        strides.insert(0, step)
-        step *= taps
-    return [0, *strides]

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
-from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare
-from convgrad.codegen.data import round64
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.microkernels.reduction import Reduction, Segment
-from convgrad.codegen.module import KernelModule, Stage
+from convgrad.codegen.module import KernelModule, Stage, round64
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Condition, Places, emit_stage
-from convgrad.codegen.weights_ahead import NextRows, WeightsAhead
+from convgrad.codegen.weights_ahead import WeightsAhead
 from convgrad.codegen.window_slabs import WindowSlabs
+from convgrad.codegen.window_sweep import WindowSweep
 from convgrad.codegen.zeroing import emit_zero
-from convgrad.plan.strides import row_major
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 
@@ -198,7 +194,7 @@ class SumsStage(WindowSlabs):
         )
         self._sweep(b, rows, lanes, self.first_block, starts)
 
-    def _sums_at(self, b: Builder, lane_block: Index) -> Value:
+    def sums_at(self, b: Builder, lane_block: Index) -> Value:
         """Tap 0 and the first row of this task, of a lane block."""
         plan = self.plan
         which = b.add(b.mul(self.bundle, plan.lane_blocks), lane_block)
@@ -208,7 +204,7 @@ class SumsStage(WindowSlabs):
         plan = self.plan
 
         def of_block(lane_block: Index, _: object) -> None:
-            base = self._sums_at(b, lane_block)
+            base = self.sums_at(b, lane_block)
 
             def of_tap(tap: Index, _: object) -> None:
                 target = b.at(base, b.mul(tap, plan.sum_rows * plan.width), self.kind)
@@ -220,126 +216,9 @@ class SumsStage(WindowSlabs):
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
         """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
-        plan = self.plan
-        vectors = lanes
-        if not (plan.direct or plan.lanes_in_place):
-            vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
-        sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
-        row_axes, _ = plan.row_slab
-        counts = [self._windows(b, n, start) for n, start in enumerate(starts)]
+        WindowSweep(self, b, rows, lanes, lane_block, starts).run()
 
-        def taps(n: int, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
-            if n == len(plan.axes):
-                row_tiles(shift, tap, reductions, self.tile)
-                return
-            axis = plan.axes[n]
-            inner = n == len(plan.axes) - 1
-            tile = plan.tile_taps if inner else 1
-
-            def of_tap(r: Index, _: object) -> None:
-                following, step = moved(n, r, shift), b.add(b.mul(tap, axis.taps), r)
-                if tile == 1:
-                    taps(
-                        n + 1,
-                        following,
-                        step,
-                        [*reductions, summed(n, *self._bounds(b, axis, starts[n], counts[n], r))],
-                    )
-                elif not plan.direct:
-                    pieces = self._segments(b, starts[n], counts[n], r) if plan.in_segments else ()
-                    taps(n + 1, following, step, [*reductions, replace(summed(n, 0, counts[n]), segments=pieces)])
-                else:
-                    row_tiles(following, step, [*reductions, summed(n, *axis.inside)], self.tile)
-                    b.loop(0, axis.taps, lambda t, _: borders(n, t, shift, tap, reductions), name="border")
-
-            b.loop(0, axis.taps, of_tap, step=tile, name="tap")
-
-        def moved(n: int, r: Index, shift: tuple[Index, Index]) -> tuple[Index, Index]:
-            """Of the rows and the lanes, at tap r and the first window of the block."""
-            axis, (a, x) = plan.axes[n], shift
-            x_step, y_step = (row_axes[n], plan.lane_slab[n]) if plan.rows_shift else (plan.lane_slab[n], row_axes[n])
-            place = b.mul(b.sub(b.mul(r, plan.tap_step(n)), axis.low + plan.x_start[n]), x_step)
-            other: Index = 0
-            if plan.direct or plan.x_in_place:
-                place = b.add(place, b.mul(starts[n], axis.stride * x_step))
-            if plan.direct or plan.y_in_place:
-                other = b.mul(starts[n], y_step)
-            return (b.add(a, place), b.add(x, other)) if plan.rows_shift else (b.add(a, other), b.add(x, place))
-
-        def summed(n: int, first: Index, last: Index) -> Reduction:
-            """Over windows of the block."""
-            row_step, lane_step = (plan.axes[n].stride, 1) if plan.rows_shift else (1, plan.axes[n].stride)
-            return Reduction(first, last, row_step * row_axes[n], lane_step * plan.lane_slab[n], paces[n])
-
-        def borders(n: int, t: Index, shift: tuple[Index, Index], tap: Index, reductions: list[Reduction]) -> None:
-            """The windows, at either end, that only some taps of the innermost axis meet x in."""
-            axis = plan.axes[n]
-            low, high = axis.inside
-            first, last = self._bounds(b, axis, starts[n], counts[n], t)
-            place = b.add(b.mul(tap, axis.taps), t)
-            for start, stop in ((first, b.minimum(last, low)), (b.maximum(first, high), last)):
-                row_tiles(moved(n, t, shift), place, [*reductions, summed(n, start, stop)], single)
-
-        def row_tiles(shift: tuple[Index, Index], tap: Index, reductions: list[Reduction], tile: Tile) -> None:
-            rest = b.sub(plan.row_count, self.first_row)
-
-            def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift[0], self._row_at(b, row)), STORAGE[self.row_dtype])
-                x = b.at(vectors, shift[1], STORAGE[self.lane_dtype])
-                walks = self._walks(b, rows, shift[0], lane_block, tap, row)
-                if self.own is None:
-                    place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
-                    tile.emit(b, a, x, b.at(sums, place, self.kind), reductions, None, walks=walks)
-                    return
-                place = self.own.place(b, lane_block, tap, row)
-                total = tile.sum(b, a, x, self.own.before(b, place), reductions, walks=walks)
-                self.own.after(b, place, total, lane_block, tap, row)
-
-            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
-
-        paces = row_major(plan.block, 1)
-        single = replace(self.tile, rows=self.tile.rows[:1], c_rows=self.tile.c_rows[:1], unroll=1)
-        taps(0, (0, 0), 0, [])
-
-    def _walks(self, b: Builder, rows: Value, shift: Index, lane_block: Index, tap: Index, row: Index) -> list[Walk]:
-        """What a tile fetches on its way."""
-        plan = self.plan
-        if NextRows.wanted(plan):
-            most = b.sub(b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows), plan.row_channels)
-            following = b.minimum(b.add(row, plan.row_channels), b.maximum(most, 0))
-            return [NextRows.of(plan, b.at(rows, b.add(shift, self._row_at(b, following)), STORAGE[self.row_dtype]))]
-        return list(self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row)) if self.ahead else []
-
-    def _row_at(self, b: Builder, row: Index) -> Index:
-        """Where the slab of the row side has a channel."""
-        plan, channel_step = self.plan, self.plan.row_slab[1]
-        if plan.rows_repeated:
-            row = b.minimum(row, b.sub(plan.row_count - plan.row_channels, self.first_row))
-        if plan.row_run == plan.share_rows:
-            return b.mul(row, channel_step)
-        run = b.floor_div(row, plan.row_run)
-        return b.dot([(run, plan.row_step - plan.row_run * channel_step), (row, channel_step)])
-
-    def _segments(self, b: Builder, start: Index, count: Index, r: Index) -> tuple[Segment, ...]:
-        """Windows of the block that the same taps of a tile meet x in, from the first to the last."""
-        plan = self.plan
-        axis, taps, rows, columns = plan.axes[-1], plan.tile_taps, len(self.tile.rows), len(self.tile.columns)
-        bounds = [self._bounds(b, axis, start, count, b.add(r, t)) for t in range(taps)]
-        first = [b.minimum(low, count) for low, _ in bounds]
-        last = [b.maximum(high, 0) for _, high in bounds]
-
-        def segment(low: Index, high: Index, met: range) -> Segment:
-            if plan.rows_shift:
-                each = rows // taps
-                return Segment(low, high, tuple(range(met.start * each, met.stop * each)), tuple(range(columns)))
-            each = columns // taps
-            return Segment(low, high, tuple(range(rows)), tuple(range(met.start * each, met.stop * each)))
-
-        below = [segment(first[t], first[t - 1], range(t, taps)) for t in range(taps - 1, 0, -1)]
-        above = [segment(last[t], last[t - 1], range(t)) for t in range(taps - 1, 0, -1)]
-        return (*below, segment(first[0], last[-1], range(taps)), *above)
-
-    def _bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
+    def bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
         """Windows of the block whose tap r meets x."""
         if not axis.clipped:
             return 0, count

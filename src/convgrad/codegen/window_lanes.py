@@ -84,7 +84,7 @@ class WindowLanesSums(FlatSums):
         plan = self.plan
         strides, channel_step = plan.row_slab
         outer, inner = len(plan.outer), len(plan.axes) - 1
-        sums = self._sums_at(b, lane_block) if self.own is None else self.own.sums
+        sums = self.sums_at(b, lane_block) if self.own is None else self.own.sums
         vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), self.kind)
         counts = [
             b.minimum(b.sub(axis.windows, start), block)
@@ -107,7 +107,7 @@ class WindowLanesSums(FlatSums):
                     following = b.add(shift, self.tap_place(b, n, r))
                     taps(n + 1, row, following, step, reductions)
                     return
-                first, last = self._bounds(b, axis, starts[n], counts[n], r)
+                first, last = self.bounds(b, axis, starts[n], counts[n], r)
                 following = b.add(shift, b.mul(r, axis.dilation * strides[n]))
                 summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n], paces[n])
                 taps(n + 1, row, following, step, [*reductions, summed])

@@ -52,7 +52,7 @@ class WindowSlabs:
         dims, source, target = [], 0, 0
         for n, (start, step, slab) in enumerate(zip(starts, steps, strides, strict=True)):
             if tensor == "y":
-                dims.append(Dim(self._windows(b, n, start), step, slab))
+                dims.append(Dim(self.windows(b, n, start), step, slab))
                 source = b.add(source, b.mul(start, step))
                 continue
             tap = bands.get(n, 0)
@@ -72,7 +72,7 @@ class WindowSlabs:
         low = b.minimum(b.maximum(b.sub(0, origin), 0), extent) if first < 0 else 0
         return origin, low, b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
 
-    def _windows(self, b: Builder, n: int, start: Index) -> Index:
+    def windows(self, b: Builder, n: int, start: Index) -> Index:
         """Of a block, on one axis; known beforehand where blocks divide it."""
         windows, block = self.plan.axes[n].windows, self.plan.block[n]
         return block if self._even(n) else b.minimum(b.sub(windows, start), block)

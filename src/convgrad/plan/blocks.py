@@ -13,7 +13,8 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.plan.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
-from convgrad.plan.data import FEW_ROWS, DataPlan
+from convgrad.plan.data import DataPlan
+from convgrad.plan.data_slab import FEW_ROWS
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)

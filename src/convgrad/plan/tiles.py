@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
-from convgrad.plan.data import FEW_ROWS, MOST_PARTS, loads_again
+from convgrad.plan.data_slab import FEW_ROWS, MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0

@@ -13,7 +13,8 @@ from typing import Any
 
 from convgrad.plan.host import host_triple
 from convgrad.plan.machine import Machine
-from convgrad.runtime.elf import Loaded, UnsupportedObject
+from convgrad.runtime.elf import Loaded
+from convgrad.runtime.object_file import UnsupportedObject
 
 # Kernels come vectorised, unrolled and blocked by the compiler's own plan, and LLVM only has to clean them up and to
 # allocate registers. Its standard pipeline (O2, even without vectorisers and unrolling) took 40 to 60 ms more per

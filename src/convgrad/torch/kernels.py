@@ -17,14 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convgrad.arrays.call import (
-    MARSHAL_VERSION,
-    MOST_RECORDS,
-    Operation,
-    Record,
-    common_dtype,
-    refuse_more_than_memory,
-)
+from convgrad.arrays.call import MARSHAL_VERSION, MOST_RECORDS, Operation
+from convgrad.arrays.record import Record
+from convgrad.arrays.results import common_dtype, refuse_more_than_memory
 from convgrad.arrays.view import View
 from convgrad.dtypes import SIZES
 from convgrad.errors import ArrayError, DtypeError, ShapeError

@@ -11,9 +11,9 @@ from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
-from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, in_order, joined, known
+from convgrad.codegen.microkernels.products import Products, Taps
+from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
 
-Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Sums = dict[tuple[int, int], Value]  # of row and column
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 
@@ -62,7 +62,7 @@ class Tile:
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
-        taps: Sequence[tuple[int, int]] = ((0, 0),), walks: Sequence[Walk] = (),
+        taps: Taps = ((0, 0),), walks: Sequence[Walk] = (),
     ) -> None:  # fmt: skip
         """Update the tile at c; with `first`, start from these (per row and column) instead of from memory.
 
@@ -77,7 +77,7 @@ class Tile:
 
     def sum(
         self, b: Builder, a: Value, x: Value, first: Sequence[Value], reductions: Sequence[Reduction],
-        taps: Sequence[tuple[int, int]] = ((0, 0),), walks: Sequence[Walk] = (),
+        taps: Taps = ((0, 0),), walks: Sequence[Walk] = (),
     ) -> list[Value]:  # fmt: skip
         """The tile, which starts from `first` and is not stored, per row and column."""
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
@@ -110,7 +110,7 @@ class Tile:
                 yield b.at(c, row + column, self._kind(self.c_dtype))
 
     def _reduce(
-        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Taps,
         walks: Sequence[Walk], done: Index,
     ) -> Sums:  # fmt: skip
         if not (reductions and reductions[0].pace):
@@ -143,7 +143,7 @@ class Tile:
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
     def _in_parts(
-        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Taps,
         walks: Sequence[Walk], done: Index,
     ) -> Sums:  # fmt: skip
         """A sum whose outermost axis has parts, each over the rest for its own rows."""
@@ -192,9 +192,7 @@ class Tile:
         piece = range(0, len(self.rows) * axis.stop, axis.stop)
         return piece.stop if self.rows == tuple(piece) else 0
 
-    def _unrolled(
-        self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Sequence[tuple[int, int]]
-    ) -> Sums:
+    def _unrolled(self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Taps) -> Sums:
         """The innermost reduction, some steps at a time, then what is left."""
         step = axis.b_step
         assert isinstance(step, int)
@@ -202,14 +200,14 @@ class Tile:
         whole = b.mul(b.floor_div(b.sub(axis.stop, axis.start), self.unroll), self.unroll)
         middle = b.maximum(b.add(axis.start, whole), axis.start)
 
-        def body(i: Index, now: Sums, written: Sequence[tuple[int, int]]) -> Sums:
+        def body(i: Index, now: Sums, written: Taps) -> Sums:
             here, there = b.hidden(self._at_a(b, a, b.mul(i, axis.a_step))), b.hidden(self._at_b(b, x, b.mul(i, step)))
             return self._rank_one(b, here, there, now, written)
 
         tile = b.loop(axis.start, middle, lambda i, now: body(i, now, many), step=self.unroll, carried=tile, name="k")
         return b.loop(middle, axis.stop, lambda i, now: body(i, now, taps), carried=tile, name="rest")
 
-    def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]]) -> Sums:
+    def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps) -> Sums:
         if self.groups is None:
             return self._add_products(b, a, x, tile, taps, 0)
         step = len(self.columns) * self.isa.lanes(self.compute)
@@ -240,9 +238,7 @@ class Tile:
             return parts[0]
         return self.isa.pick(b, parts[0], wanted) if len(parts) == 1 else pick(b, parts, wanted)
 
-    def _add_products(
-        self, b: Builder, a: Value, x: Value, tile: Sums, taps: Sequence[tuple[int, int]], number: int
-    ) -> Sums:
+    def _add_products(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps, number: int) -> Sums:
         """The products of all taps, with one number of every group."""
         lanes, b_dtype = self.isa.lanes(self.compute), self.b_dtype or self.compute
 
@@ -266,14 +262,15 @@ class Tile:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
             return self.isa.load(b, b_dtype, address, lanes, mask=b_masks.get(offset))
 
-        products = self._products(taps) if self.a_masks or self.b_masks else ()
-        a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in products if self.a_masks}
-        b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in products if self.b_masks}
+        products = self._products(taps)
+        masked = products.all() if self.a_masks or self.b_masks else ()
+        a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in masked if self.a_masks}
+        b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in masked if self.b_masks}
         get_a, get_b = cache(of_a), cache(of_b)
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
-        shared = self._shared(taps)
+        shared = products.shared()
         tile = dict(tile)
-        for step in self._steps(taps, shared):
+        for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
                 tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
             if shared != 1:  # only what the shared operand meets again and again stays in registers
@@ -296,51 +293,14 @@ class Tile:
     def _at_b(self, b: Builder, base: Value, offset: Index) -> Value:
         return b.at(base, offset, self._kind(self.b_dtype))
 
-    def _products(self, taps: Sequence[tuple[int, int]]) -> list[Product]:
+    def _products(self, taps: Taps) -> Products:
         lanes = self.isa.lanes(self.compute)
-        a_column = (self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0
-        places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
-        if self.a_shared and len(self.rows) < len(self.columns):  # the fewer vectors stay in registers meanwhile
-            places.sort(key=lambda place: place[1])
-        return [
-            (self.rows[r] + a_tap + v * a_column, self.columns[v] + b_tap, r, v)
-            for a_tap, b_tap in taps
-            for r, v in places
-        ]
-
-    def _shared(self, taps: Sequence[tuple[int, int]]) -> int | None:
-        """Which operand, 0 or 1, several taps read at the same place while the other one fits the registers."""
-        products = self._products(taps)
-        places = [len({product[side] for product in products}) for side in (0, 1)]
-        visits = [
-            len(taps) * len(self.rows) * (len(self.columns) if self._a_moves else 1),
-            len(taps) * len(self.columns),
-        ]
-        spare = self.isa.registers - len(self.rows) * len(self.columns) - 2
-        for side in (0, 1):
-            if places[side] < visits[side] and places[1 - side] <= spare:
-                return side
-        return None
-
-    def _steps(self, taps: Sequence[tuple[int, int]], shared: int | None) -> list[list[Product]]:
-        """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
-
-        The terms of every sum come in the order of the taps; places in an order in which that is so.
-        """
-        if shared is None:
-            return [self._products([tap]) for tap in taps]
-        by_place: dict[int, list[Product]] = {}
-        before: dict[int, dict[int, None]] = {}  # places that come before a place
-        last: dict[tuple[int, int], int] = {}
-        for product in self._products(taps):
-            place, of_sum = product[shared], product[2:]
-            by_place.setdefault(place, []).append(product)
-            earlier = before.setdefault(place, {})
-            if of_sum in last:
-                earlier[last[of_sum]] = None
-            last[of_sum] = place
-        order = in_order(before, in_rounds=self.in_rounds)
-        return [by_place[place] for place in order] if order else self._steps(taps, None)
+        return Products(
+            rows=self.rows, columns=self.columns, taps=taps,
+            a_column=(self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0,
+            by_column=self.a_shared and len(self.rows) < len(self.columns),  # the fewer vectors stay in registers
+            registers=self.isa.registers - len(self.rows) * len(self.columns) - 2, in_rounds=self.in_rounds,
+        )  # fmt: skip
 
     def zeros(self) -> list[Value]:
         """To start from."""

@@ -1,11 +1,9 @@
-"""What a register tile sums: axes, parts of one, groups, masks, and places in an order."""
+"""What a register tile sums: axes, parts of one, groups, masks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
-from heapq import heappop, heappush
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -29,8 +27,8 @@ class Segment:
 
     start: Index
     stop: Index
-    rows: tuple[int, ...]
-    columns: tuple[int, ...]
+    rows: Sequence[int]
+    columns: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +79,6 @@ def joined(reductions: Sequence[Reduction]) -> list[Reduction]:
             continue
         joined.insert(0, axis)
     return joined
-
-
-def in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[int]:
-    """Numbers after all that come before them, [] if there is no such order.
-
-    Of those that may be next the least one; `in_rounds`, all of them, then all that may follow.
-    """
-    sorter, ready, order = TopologicalSorter(before), [], []
-    try:
-        sorter.prepare()
-    except CycleError:
-        return []
-    while sorter.is_active():
-        for number in sorter.get_ready():
-            heappush(ready, number)
-        batch = [heappop(ready) for _ in range(len(ready) if in_rounds else 1)]
-        order += batch
-        sorter.done(*batch)
-    return order
 
 
 def both(b: Builder, masks: Masks, others: Masks) -> Masks:

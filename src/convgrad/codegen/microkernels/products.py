@@ -1,0 +1,87 @@
+"""The products that a register tile adds at one step of its sums, and their order: what several of them read, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from heapq import heappop, heappush
+
+Product = tuple[int, int, int, int]  # offsets of A and B, row, column
+Taps = Sequence[tuple[int, int]]  # offsets of A and B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Products:
+    """A[rows[r] + v · a_column + a] · B[columns[v] + b] for C[r, v], over the taps (a, b)."""
+
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    taps: Taps
+    a_column: int  # 0: all columns meet the same of A
+    by_column: bool  # rather than by row, in one tap
+    registers: int  # that C leaves to the operands
+    in_rounds: bool  # places that share reads take turns, so that sums wait for each other less
+
+    def all(self) -> list[Product]:
+        """Tap by tap."""
+        return [product for tap in self.taps for product in self._of(tap)]
+
+    def _of(self, tap: tuple[int, int]) -> list[Product]:
+        a_tap, b_tap = tap
+        places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
+        if self.by_column:
+            places.sort(key=lambda place: place[1])
+        return [(self.rows[r] + a_tap + v * self.a_column, self.columns[v] + b_tap, r, v) for r, v in places]
+
+    def shared(self) -> int | None:
+        """Which operand, 0 or 1, several taps read at the same place while the other one fits the registers."""
+        products = self.all()
+        places = [len({product[side] for product in products}) for side in (0, 1)]
+        visits = [
+            len(self.taps) * len(self.rows) * (len(self.columns) if self.a_column else 1),
+            len(self.taps) * len(self.columns),
+        ]
+        for side in (0, 1):
+            if places[side] < visits[side] and places[1 - side] <= self.registers:
+                return side
+        return None
+
+    def steps(self, shared: int | None) -> list[list[Product]]:
+        """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
+
+        The terms of every sum come in the order of the taps; places in an order in which that is so.
+        """
+        if shared is None:
+            return [self._of(tap) for tap in self.taps]
+        by_place: dict[int, list[Product]] = {}
+        before: dict[int, dict[int, None]] = {}  # places that come before a place
+        last: dict[tuple[int, int], int] = {}
+        for product in self.all():
+            place, of_sum = product[shared], product[2:]
+            by_place.setdefault(place, []).append(product)
+            earlier = before.setdefault(place, {})
+            if of_sum in last:
+                earlier[last[of_sum]] = None
+            last[of_sum] = place
+        order = in_order(before, in_rounds=self.in_rounds)
+        return [by_place[place] for place in order] if order else self.steps(None)
+
+
+def in_order(before: dict[int, dict[int, None]], *, in_rounds: bool) -> list[int]:
+    """Numbers after all that come before them, [] if there is no such order.
+
+    Of those that may be next the least one; `in_rounds`, all of them, then all that may follow.
+    """
+    sorter, ready, order = TopologicalSorter(before), [], []
+    try:
+        sorter.prepare()
+    except CycleError:
+        return []
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heappush(ready, number)
+        batch = [heappop(ready) for _ in range(len(ready) if in_rounds else 1)]
+        order += batch
+        sorter.done(*batch)
+    return order

@@ -1,0 +1,158 @@
+"""Ways to lay out vectors for a problem that solves for X or Y, with the best register tile and predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.block_costs import PANEL_BYTES
+from convgrad.plan.blocks import even_share, packing_cost
+from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
+from convgrad.plan.choose_flat_data import flat_data_candidates
+from convgrad.plan.choose_folded import folded_candidates
+from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
+from convgrad.plan.data import DataPlan
+from convgrad.plan.data_in_place import reads_in_place
+from convgrad.plan.machine import Machine
+from convgrad.plan.order import taps_inside
+from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
+from convgrad.problem.conv import ConvProblem, Unknown
+
+Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
+
+WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
+DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
+
+
+class DataCandidates:
+    """Of one problem: predicted cycles, and a plan of one tile per task, for each way to lay out vectors."""
+
+    def __init__(self, problem: ConvProblem, machine: Machine):
+        self.problem, self.machine = problem, machine
+        compute = COMPUTE[problem.dtype]
+        self.size = SIZES[compute]
+        self.lanes = machine.lanes_f32 * 4 // self.size
+        self.axes = gather_axes(problem)
+        given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+        self.channels_in, self.channels_out = problem.shapes[given][2], problem.shapes[solved][2]
+        self.channels = max(1, self.channels_in), self.channels_out
+        self.phases = prod(len(axis.phases) for axis in self.axes)
+        self.in_strides, out_strides = problem.strides[given], problem.strides[solved]
+        self.elements_in, self.elements_out = prod(problem.shapes[given]), prod(problem.shapes[solved])
+        self.pixel_major = abs(self.in_strides[2]) < abs(self.in_strides[-1])
+        self.out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
+        self.base = DataPlan(
+            problem=problem, isa=machine.isa, compute=compute, lanes=self.lanes, axes=self.axes, block=(), tile=(),
+            width=self.lanes, lane_groups=1, spread=False, pixels=False, i_block=max(1, self.channels_in),
+            blocks_per_task=1, pixel_major=self.pixel_major,
+        )  # fmt: skip
+        self.sharing = sums_taps_inside(self.base, machine)
+
+    def all(self) -> Iterator[Predicted]:
+        """In no order."""
+        yield self._along_channels()
+        yield from self._along_outputs()
+        few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD
+        if self.problem.groups > 1 and few:
+            yield from self._across_groups()
+
+    def _planned(self, shape: TileShape, **changes: Any) -> DataPlan:
+        return replace(self.base, block=shape.tile, tile=shape.tile, width=shape.width, **changes)
+
+    def _panel_channels(self, taps: int, width: int, phases_at_once: int = 1) -> int:
+        """Input channels that are packed at a time, by the room that their weights take which meet one output."""
+        return max(16, PANEL_BYTES // max(1, round(self.size * taps / self.phases * phases_at_once * width)))
+
+    def _along_channels(self) -> Predicted:
+        """Vectors along output channels."""
+        axes = self.axes
+        cost = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
+        turned = self.channels_in >= self.lanes and abs(self.in_strides[-1]) == 1
+
+        def tiled(first: int, *, inside: bool = False) -> Predicted:
+            registers = self.machine.registers
+            if self.sharing:
+                shape = best_sharing_tile(axes, self.channels, self.lanes, registers, first=first)
+            else:
+                shape = best_tile(axes, self.channels, self.lanes, registers, first=first, inside=inside)
+            taps = prod(self.problem.taps)
+            i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
+            plan = self._planned(shape, pixel_major=self.pixel_major or turned, i_block=i_block)
+            deep = replace(plan, i_block=max(1, self.channels_in))
+            if taps == 1 and self.size * deep.panel <= DEEP_PANEL_BYTES and reads_in_place(whole_blocks(deep)):
+                plan = deep
+            return self.problem.groups * shape.cycles + cost, plan
+
+        cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
+        return (cycles - cost if reads_in_place(whole_blocks(plan)) else cycles), plan
+
+    def _along_outputs(self) -> Iterator[Predicted]:
+        """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
+        problem, axes, groups = self.problem, self.axes, self.problem.groups
+        taps = prod(problem.taps)
+        shape = best_pixel_tile(
+            axes, self.channels, self.lanes, self.machine.registers, lines=self.lanes * self.size == LINE
+        )
+        scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
+        apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
+        packed = (scattered if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
+        unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK)
+        cost = self.elements_in * packed
+        cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
+        i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
+        along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
+        yield groups * shape.cycles + cost, along_outputs
+        if taps > 1 and not self.sharing:
+            yield from flat_data_candidates(whole_blocks(along_outputs), groups * shape.cycles + cost, self.machine)
+        whole = self._planned(shape, i_block=max(1, self.channels_in))
+        for cycles, plan in folded_candidates(problem, self.machine, whole):
+            most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
+            yield cycles + cost, replace(plan, i_block=even_share(self.channels_in, most))
+
+    def _across_groups(self) -> Iterator[Predicted]:
+        """Vectors of channels of several groups."""
+        problem, lanes, inner = self.problem, self.lanes, self.axes[-1]
+        channels = self.channels_in, self.channels_out
+        depth = self.channels[0] * prod(problem.taps) / self.phases
+        shape = best_spread_tile(
+            tuple(axis.count for axis in self.axes), problem.groups, channels, depth, max(1, inner.taps),
+            inner.in_step, lanes, self.machine.registers,
+        )  # fmt: skip
+        turn = TURN_PLANES if channels == (1, 1) else TURN
+        cost = self.elements_in * (MOVE if self.pixel_major else turn)
+        cost += self.elements_out * (turn if self.out_channels_first else MOVE)
+        many = shape.width // lanes * (lanes // self.channels_out)
+        across = self._planned(shape, spread=True, pixel_major=True, lane_groups=many)
+        yield self.phases * shape.cycles + cost, across
+        if reads_in_place(across):
+            yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)
+
+
+def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
+    """Of tiles of neighbours in a row, in an image, and of several images: a row only if it can be read in place.
+
+    A task that holds several images has less of each, and packs more around it.
+    """
+
+    def packed(candidate: Predicted) -> float:
+        return candidate[0] + packing_cost(whole_blocks(candidate[1]), candidate[0])
+
+    in_place = reads_in_place(whole_blocks(row[1]))
+    if images[0] > WORTH_IMAGES * image[0]:
+        return row if in_place and row[0] <= packed(image) else image
+    best = min(image, images, key=packed)
+    return row if in_place and row[0] <= packed(best) else best
+
+
+def whole_blocks(plan: DataPlan) -> DataPlan:
+    """With all blocks of lanes in a task, and whole runs of channels."""
+    return replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
+
+
+def sums_taps_inside(plan: DataPlan, machine: Machine) -> bool:
+    """Whether the order of sums wants that, where registers are many and long."""
+    return plan.lanes * SIZES[plan.compute] == LINE and taps_inside(plan.problem, plan.lanes, machine.registers)
