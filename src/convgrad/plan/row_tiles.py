@@ -10,7 +10,7 @@ from convgrad.plan.window_axes import WindowAxis
 MOST_VECTORS = 4  # side by side in a tile; five and six were slower
 FETCH = 0.35  # cycles, not hidden, for a vector of B where A is vectors too
 STREAM = 0.05  # cycles, not hidden, for a row of its own in memory that numbers are taken from
-CROSSING = 1.4  # cycles more, of the ports that load, for a vector that lies across two lines
+CROSSING = 1.0  # cycles more, of the ports that load, for a vector that lies across two lines
 STEP = 0.1  # cycles of a step besides
 
 
