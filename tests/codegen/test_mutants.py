@@ -26,6 +26,9 @@ from convgrad.plan import axes, choose_weights, data_candidates
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}
 BIASED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, bias=True)
 ODD_GROUPS = problem_of(Y, (5, 57), (5, 57), (3, 3), channels=(1, 1), groups=41, layout="NXC", **SAME)
+PACKED = problem_of(
+    W, (9, 9), (9, 9), (3, 3), channels=(61, 37), layout="NXC", **SAME, dtype="bf16", out_dtype="f32"
+)  # fmt: skip
 ADDED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, accumulate=True)
 
 
@@ -48,6 +51,10 @@ def bounds_without_last_tap(plain, self, *arguments):
 def bounds_without_first_window(plain, self, b, *arguments):
     first, last = plain(self, b, *arguments)
     return b.add(first, 1), last
+
+
+def nothing_but_the_middle(plain, self, r):
+    return (max(plain(self, r), key=lambda segment: len(segment.rows) * len(segment.columns)),)
 
 
 def shifted_pads(plain, problem):
@@ -164,6 +171,9 @@ MUTANTS = {
     "the first window of a border is dropped": Mutant(
         weights.SumsStage, "bounds", bounds_without_first_window, NAMED["weights across groups, in place"]
     ),
+    "windows at the border meet no tap": Mutant(
+        WindowSweep, "segments", nothing_but_the_middle, NAMED["weights, from registers"]
+    ),
     "pads of results are shifted": Mutant(
         data_candidates, "gather_axes", shifted_pads, NAMED["along channels, packed"]
     ),
@@ -180,7 +190,7 @@ MUTANTS = {
         input_slab, "emit_zero_outside", nothing, NAMED["along outputs, in planes"]
     ),
     "borders of weights are not zeroed": Mutant(
-        weights.SumsStage, "_zero_border", nothing, problem_of(W, (2, 40), (2, 40), (1, 3), channels=(2, 8), low=(0, 1))
+        weights.SumsStage, "_zero_border", nothing, NAMED["weights across groups, packed"]
     ),
     "bands of other taps than the first are left out": Mutant(
         data.DataStages, "_pack_band", first_band_alone, NAMED["bands of rows"]
@@ -198,7 +208,7 @@ MUTANTS = {
         OwnSums, "before", zeros, NAMED["weights, from registers after several blocks"]
     ),
     "tiles of weights are written whole": Mutant(
-        OwnSums, "_whole", nothing, NAMED["weights, from registers"]
+        OwnSums, "_whole", nothing, PACKED
     ),
     "the last tile of rows in place goes on beyond them": Mutant(
         WindowSweep, "row_at", rows_that_go_on, NAMED["weights, row channels in place"]

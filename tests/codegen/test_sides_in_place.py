@@ -132,10 +132,12 @@ def test_small_tensors_are_read_in_place_on_both_sides():
 
 
 def test_zeros_around_x_need_a_slab():
-    """Taps side by side in a tile read beyond the image."""
-    problem = problem_of((64, 64), (9, 9), taps=(3, 3), low=1, order="NXC")
+    """Taps side by side in a tile read beyond the image, and no window meets it with all of them."""
+    problem = problem_of((64, 64), (9, 2), taps=(3, 3), low=1, order="NXC")
     plan = next(p for p in variants(problem, machine_for("avx512")) if type(p) is WeightsPlan and p.rows_shift)
     beside = replace(plan, tile_taps=3, row_channels=2, rows_together=0)
+    assert plan.tile_taps == 1
+    assert not beside.in_segments
     assert not any(rows for rows, _ in ways_in_place(beside))
     with pytest.raises(AssertionError, match="zeros around x"):
         replace(beside, rows_in_place=True, lanes_in_place=False).validate()

@@ -165,6 +165,13 @@ def test_window_axes_agree_with_counting(geometry):
     whole = [all(0 <= stride * p + dilation * r - low < image for r in range(taps)) for p in range(windows)]
     assert [p for p, is_whole in enumerate(whole) if is_whole] == list(range(*axis.inside))
     assert axis.clipped == (not all(whole))
+    for together in (t for t in range(1, taps + 1) if taps % t == 0):
+        met = [
+            sum(0 <= stride * p + dilation * r - low < image for r in range(first, first + together))
+            for p in range(windows)
+            for first in range(0, taps, together)
+        ]
+        assert axis.meeting(together) == {n: met.count(n) for n in set(met) - {0}}
 
 
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])

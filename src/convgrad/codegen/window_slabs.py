@@ -162,7 +162,7 @@ class WindowSlabs:
     def _zero_border(self, b: Builder, slab: Value, size: int, tensor: str, starts: list[Index]) -> None:
         """Taps side by side in a tile read around x: zeros, where a block of the innermost axis reaches there."""
         plan, n = self.plan, len(self.plan.axes) - 1
-        if tensor == "x" and plan.axes[n].clipped and plan.tile_taps > 1:
+        if tensor == "x" and plan.axes[n].clipped and plan.tile_taps > 1 and not plan.in_segments:
             _, low, high = self._on_x(b, n, starts[n], 0)
             with b.when(b.compare("ne", b.sub(high, low), plan.x_extent[n])):
                 emit_zero(b, self.isa, plan.compute, slab, size)

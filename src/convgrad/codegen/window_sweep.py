@@ -10,7 +10,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.microkernels.reduction import Reduction, Segment
 from convgrad.codegen.weights_ahead import NextRows
 from convgrad.plan.strides import row_major
 
@@ -54,7 +54,8 @@ class WindowSweep:
                 bounds = self.stage.bounds(b, axis, self.starts[n], self.counts[n], r)
                 self._taps(n + 1, moved, place, [*sums, self._summed(n, *bounds)])
             elif not plan.direct:
-                self._taps(n + 1, moved, place, [*sums, self._summed(n, 0, self.counts[n])])
+                pieces = self.segments(r) if plan.in_segments else ()
+                self._taps(n + 1, moved, place, [*sums, replace(self._summed(n, 0, self.counts[n]), segments=pieces)])
             else:
                 self._row_tiles(moved, place, [*sums, self._summed(n, *axis.inside)], self.stage.tile)
                 b.loop(0, axis.taps, lambda t, _: self._borders(t, shift, tap, sums), name="border")
@@ -80,6 +81,24 @@ class WindowSweep:
         plan = self.plan
         row_step, lane_step = (plan.axes[n].stride, 1) if plan.rows_shift else (1, plan.axes[n].stride)
         return Reduction(first, last, row_step * plan.row_slab[0][n], lane_step * plan.lane_slab[n], self.paces[n])
+
+    def segments(self, r: Index) -> tuple[Segment, ...]:
+        """Windows of a row that the same taps of a tile meet x in, from the first to the last; r is its first tap."""
+        b, plan, tile = self.b, self.plan, self.stage.tile
+        axis, taps, count = plan.axes[-1], plan.tile_taps, self.counts[-1]
+        bounds = [self.stage.bounds(b, axis, self.starts[-1], count, b.add(r, t)) for t in range(taps)]
+        first = [b.minimum(low, count) for low, _ in bounds]
+        last = [b.maximum(high, 0) for _, high in bounds]
+        rows, columns = range(len(tile.rows)), range(len(tile.columns))
+
+        def segment(low: Index, high: Index, start: int, stop: int) -> Segment:
+            of, others = (rows, columns) if plan.rows_shift else (columns, rows)
+            met = of[len(of) // taps * start : len(of) // taps * stop]
+            return Segment(low, high, *((met, others) if plan.rows_shift else (others, met)))
+
+        below = [segment(first[t], first[t - 1], t, taps) for t in range(taps - 1, 0, -1)]
+        above = [segment(last[t], last[t - 1], 0, t) for t in range(taps - 1, 0, -1)]
+        return (*below, segment(first[0], last[-1], 0, taps), *above)
 
     def _borders(self, t: Index, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
         """The windows, at either end, that only some taps of the innermost axis meet x in."""

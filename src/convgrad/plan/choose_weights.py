@@ -19,13 +19,12 @@ from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.weights import WeightsPlan
-from convgrad.plan.window_axes import WindowAxis, window_axes
+from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_of_windows
 from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
-MOST_PADDING = 1.08  # products with zeros, per product, that taps side by side in a tile may cost; one by one they skip
 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
@@ -75,8 +74,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k, groups = problem.x_channels, problem.y_channels, problem.groups
-    taps = problem.taps[-1]
-    windows = problem.batch * prod(problem.y_extent) * prod(problem.taps[:-1])
+    window_rows = problem.batch * prod(problem.y_extent[:-1]) * prod(problem.taps[:-1])
     elements = {name: prod(problem.shapes[name]) for name in "xyw"}
     lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
     base = WeightsPlan(
@@ -84,38 +82,26 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         vectors=1, lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * (1 + problem.rank), chunks=1,
         lane_shares=1, row_shares=1, x_pixel_major=False,
     )  # fmt: skip
-    together = taps if _padding(base.axes[-1]) <= MOST_PADDING else 1
     for side, rows, across, other in (("y", c, k, "x"), ("x", k, c, "y")):
-        shape = best_row_tile(rows, together, taps, across, lanes, machine.registers, rows_shift=side == "y")
+        shape = best_row_tile(rows, base.axes[-1], across, lanes, machine.registers, rows_shift=side == "y")
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
         cost += 0.0 if problem.w_strides[1 if side == "y" else 2] == 1 else elements["w"] * TURN
-        yield groups * windows * shape.cycles + cost, replace(
+        yield groups * window_rows * shape.cycles + cost, replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
-        shape = best_row_tile(c, taps, taps, groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
+        shape = best_row_tile(c, base.axes[-1], groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
         turn = TURN_PLANES if c == k == 1 else TURN
         each = (MOVE if side_by_side else turn if c == 1 else SCALAR) * k
         cost = elements["x"] * each + elements["y"] * (
             MOVE if problem.y_strides[1] == k else turn if k == 1 else SCALAR
         )
-        yield windows * shape.cycles + cost, replace(
+        yield window_rows * shape.cycles + cost, replace(
             base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,
             row_channels=shape.row_channels, tile_taps=shape.taps, unroll=UNROLLED_WINDOWS,
         )  # fmt: skip
-
-
-def _padding(axis: WindowAxis) -> float:
-    """Pairs of a window and a tap, per pair that meets x."""
-    pairs = 0
-    for r in range(axis.taps):
-        offset = axis.dilation * r - axis.low
-        first = max(0, -(offset // axis.stride))
-        last = min(axis.windows - 1, (axis.image - 1 - offset) // axis.stride)
-        pairs += max(0, last - first + 1)
-    return axis.windows * axis.taps / max(1, pairs)
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:

@@ -12,6 +12,7 @@ from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
+from convgrad.plan.row_tiles import step_cycles
 from convgrad.plan.weights import WeightsPlan
 
 PAGE = 4096  # bytes; what lies so far apart falls into the same set of L1
@@ -27,7 +28,7 @@ def ways_in_place(plan: WeightsPlan) -> Iterator[tuple[bool, bool]]:
     """Whether rows are read where they lie, and lanes."""
     p = plan.problem
     may = p.dtype == plan.compute and not (plan.spread or plan.direct or plan.along_windows)
-    beside = plan.tile_taps > 1 and plan.axes[-1].clipped  # taps of a tile, which then need zeros around x
+    beside = plan.tile_taps > 1 and plan.axes[-1].clipped and not plan.in_segments  # taps that need zeros around x
     rows = may and plan.row_count >= plan.row_channels and not (beside and plan.rows_shift)
     lane_step = (p.y_strides if plan.rows_shift else p.x_strides)[2]
     lanes = may and plan.lane_count >= plan.width and lane_step == 1 and not (beside and not plan.rows_shift)
@@ -59,12 +60,23 @@ def in_place_cycles(plan: WeightsPlan) -> float:
             cycles += RUN * plan.row_channels / _run(plan)
         pages += windows * min(step / PAGE, 1.0)
     if plan.lanes_in_place:
-        cycles += LANE_NEAR * plan.vectors
+        cycles += LANE_NEAR * plan.vectors + _crossing_cycles(plan)
         pages += windows * min(_step(plan, rows=False) / PAGE, 1.0)
     if pages > MOST_PAGES:
         cycles += PAGES_AGAIN
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps * plan.bundles
     return cycles * tiles * prod(axis.windows for axis in plan.axes)
+
+
+def _crossing_cycles(plan: WeightsPlan) -> float:
+    """Of a step, for vectors of lanes that lie across cache lines, as those of channels that do not fill lines do."""
+    p, size = plan.problem, SIZES[plan.problem.dtype]
+    window = size * abs((p.y_strides if plan.rows_shift else p.x_strides)[-1])
+    rows = plan.row_channels * (plan.tile_taps if plan.rows_shift else 1)
+    columns = plan.vectors * (1 if plan.rows_shift else plan.tile_taps)
+    crossing = 1 - gcd(window, LINE) / LINE
+    packed, there = (step_cycles(rows, columns, a_vector=False, crossing=share) for share in (0.0, crossing))
+    return there - packed
 
 
 def _run(plan: WeightsPlan) -> int:

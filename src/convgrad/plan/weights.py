@@ -110,7 +110,7 @@ class WeightsPlan(WeightsSlabs):
         """Assert what the emitter relies on."""
         in_place = self.rows_in_place or self.lanes_in_place
         assert not in_place or not (self.spread or self.direct)
-        beside = self.tile_taps > 1 and self.axes[-1].clipped
+        beside = self.tile_taps > 1 and self.axes[-1].clipped and not self.in_segments
         assert not (beside and self.x_in_place), "taps of a tile need zeros around x"
         assert not self.rows_in_place or self.row_count >= self.row_channels
         lane_step = (self.problem.y_strides if self.rows_shift else self.problem.x_strides)[2]

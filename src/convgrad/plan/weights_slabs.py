@@ -15,11 +15,18 @@ class WeightsSlabs(WeightsBlocks):
 
     # --- of x, around the windows of a block
 
+    @property
+    def in_segments(self) -> bool:
+        """Whether windows that only some taps of a tile meet x in are summed for these alone: no zeros around x."""
+        axis, (first, last) = self.axes[-1], self.axes[-1].inside
+        own = self.spread or self.direct or self.along_windows  # which have other ways
+        return self.tile_taps > 1 and axis.clipped and first < last and not own
+
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of x on axis n, and no zeros around it."""
         if self.direct or self.x_in_place:
             return True
-        padded = n == len(self.axes) - 1 and self.tile_taps > 1
+        padded = n == len(self.axes) - 1 and self.tile_taps > 1 and not self.in_segments
         return self.block[n] >= self.axes[n].windows and not padded
 
     @property

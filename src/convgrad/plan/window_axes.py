@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from convgrad.problem.conv import ConvProblem
 
@@ -31,6 +32,23 @@ class WindowAxis:
         """Whether some tap of some window falls outside x."""
         highest = self.stride * (self.windows - 1) + self.dilation * (self.taps - 1) - self.low
         return self.low > 0 or highest >= self.image
+
+    def meeting(self, together: int) -> dict[int, int]:
+        """How many windows so many of `together` neighbouring taps meet x in, over all taps and by that number."""
+        met: dict[int, int] = {}
+        for first in range(0, self.taps, together):
+            bounds = sorted(place for r in range(first, first + together) for place in self.met(r))
+            for low, high in pairwise(bounds):
+                number = sum(a <= low and high <= z for a, z in map(self.met, range(first, first + together)))
+                met[number] = met.get(number, 0) + high - low
+        return {number: windows for number, windows in met.items() if number and windows}
+
+    def met(self, r: int) -> tuple[int, int]:
+        """Windows first <= p < last whose tap r meets x; none: an empty range inside the axis."""
+        offset = self.dilation * r - self.low
+        first = min(self.windows, max(0, -(offset // self.stride)))
+        last = min(self.windows, (self.image - 1 - offset) // self.stride + 1)
+        return first, max(first, last)
 
 
 def window_axes(problem: ConvProblem) -> tuple[WindowAxis, ...]:

@@ -22,7 +22,7 @@ from convgrad.problem.conv import Ints
 MOST_WINDOWS = 512  # packed at a time
 ROW_WINDOWS = 256  # of a block in place
 MOST_CHUNKS = 16
-PACK = 0.3  # cycles per number copied by vectors into a slab
+PACK = 0.5  # cycles per number copied by vectors into a slab
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
 LEAST_TASKS = 16
@@ -112,9 +112,10 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
     best = float("inf"), 1, 1, 1
     for chunks in sorted({1 << n for n in range(most_chunks.bit_length())} | {most_chunks}):
         own = replace(plan, chunks=chunks)
-        met = blocks - 1 if own.own_sums else blocks  # a first block starts from zeros
+        own_sums = own.own_sums
+        met = blocks - 1 if own_sums else blocks  # a first block starts from zeros
         written = 0 if own.straight else chunks * 2 * plan.lanes * SUM_MOVE
-        if not own.own_sums and size * chunks * plan.sum_size > FAR_SUM_BYTES:
+        if not own_sums and size * chunks * plan.sum_size > FAR_SUM_BYTES:
             written *= FAR_SUM
         for of_rows, of_lanes in product(row_shares, lane_shares):
             tasks = chunks * plan.bundles * of_rows * of_lanes
@@ -125,9 +126,7 @@ def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
             cost = fixed * (1 + far + late)
             cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
             beyond = sums > SUM_BYTES
-            cost += sum_vectors * (
-                met * SUM_VECTOR * (1 + beyond) + written * (FAR_SUM if own.own_sums and beyond else 1)
-            )
+            cost += sum_vectors * (met * SUM_VECTOR * (1 + beyond) + written * (FAR_SUM if own_sums and beyond else 1))
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])

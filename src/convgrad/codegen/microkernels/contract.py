@@ -122,6 +122,8 @@ class Tile:
         axis = reductions[0]
         if axis.parts:
             return self._in_parts(b, a, x, tile, reductions, taps, walks, done)
+        if axis.segments:
+            return self._in_segments(b, a, x, tile, reductions, taps, walks, done)
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
@@ -153,6 +155,25 @@ class Tile:
             there, moved = self._at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
             sums = some._reduce(b, there, x, sums, reductions[1:], moved, walks, done)
             tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
+        return tile
+
+    def _in_segments(
+        self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
+        walks: Sequence[Walk], done: Index,
+    ) -> Sums:  # fmt: skip
+        """A sum whose outermost axis is cut, each piece for its own rows and columns."""
+        axis, *inner = reductions
+        for of in axis.segments:
+            places = [((n, m), (r, v)) for n, r in enumerate(of.rows) for m, v in enumerate(of.columns)]
+            some = replace(
+                self, rows=tuple(self.rows[r] for r in of.rows), c_rows=tuple(self.c_rows[r] for r in of.rows),
+                columns=tuple(self.columns[v] for v in of.columns),
+                c_columns=tuple(self.c_columns[v] for v in of.columns),
+            )  # fmt: skip
+            piece = replace(axis, start=of.start, stop=of.stop, segments=())
+            sums = {here: tile[there] for here, there in places}
+            sums = some._reduce(b, a, x, sums, [piece, *inner], taps, walks, done)
+            tile = tile | {there: sums[here] for here, there in places}
         return tile
 
     def _masked(self, b: Builder, a_masks: Masks, b_masks: Masks) -> Tile:

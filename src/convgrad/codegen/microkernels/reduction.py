@@ -22,6 +22,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps of a sum, start <= i < stop, that only some rows and columns of a tile take part in."""
+
+    start: Index
+    stop: Index
+    rows: Sequence[int]
+    columns: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
@@ -36,6 +46,7 @@ class Reduction:
     b_step: int | Value
     pace: int = 0
     parts: tuple[Part, ...] = ()
+    segments: tuple[Segment, ...] = ()
     a_masks: Callable[[Builder, Index], Masks] | None = None
     b_masks: Callable[[Builder, Index], Masks] | None = None
 
@@ -84,5 +95,5 @@ def known(axis: Reduction) -> bool:
         isinstance(axis.stop, int)
         and isinstance(axis.b_step, int)
         and axis.start == 0
-        and not (axis.parts or axis.a_masks or axis.b_masks)
+        and not (axis.parts or axis.segments or axis.a_masks or axis.b_masks)
     )
