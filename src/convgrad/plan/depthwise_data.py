@@ -33,10 +33,13 @@ class DepthwiseDataPlan(DataPlan):
     @property
     def bodies(self) -> tuple[tuple[int, int], ...]:
         """Columns with which tiles begin: runs of them that share their code, first to last."""
-        size, (inside, *alone) = self.tile[-1], self._starts
+        inside, before, behind = self._starts
         runs = [(inside[0], inside[-1])] if inside else []
-        alone = [(j, j) for starts in alone for j in starts]
-        return tuple(sorted([*runs, *alone, *((self.columns.count - size,) * 2 for _ in range(self._shifts))]))
+        runs += [(j, j) for j in (*before, *behind)]
+        if self._shifts:
+            last = self.columns.count - self.tile[-1]
+            runs.append((last, last))
+        return tuple(sorted(runs))
 
     @property
     def body_count(self) -> int:
