@@ -38,7 +38,7 @@ def best_row_tile(
     most = axis.taps if a_vector or first < last or not axis.clipped else 1
     ways = [
         (t, {t: axis.windows * axis.taps // t} if a_vector else axis.meeting(t))
-        for t in range(1, most + 1)
+        for t in range(1, min(most, registers) + 1)  # more sums than that fit no tile
         if axis.taps % t == 0
     ]
     for vectors in range(1, MOST_VECTORS + 1):
