@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,13 +36,17 @@ class WindowAxis:
 
     def meeting(self, together: int) -> dict[int, int]:
         """How many windows so many of `together` neighbouring taps meet x in, over all taps and by that number."""
-        met: dict[int, int] = {}
-        for first in range(0, self.taps, together):
-            bounds = sorted(place for r in range(first, first + together) for place in self.met(r))
-            for low, high in pairwise(bounds):
-                number = sum(a <= low and high <= z for a, z in map(self.met, range(first, first + together)))
-                met[number] = met.get(number, 0) + high - low
-        return {number: windows for number, windows in met.items() if number and windows}
+        found: Counter[int] = Counter()
+        for block in range(0, self.taps, together):
+            changes: Counter[int] = Counter()  # of the number of taps that meet x, from one window to the next
+            for first, last in map(self.met, range(block, block + together)):
+                changes[first] += 1
+                changes[last] -= 1
+            number = 0
+            for low, high in pairwise(sorted(changes)):
+                number += changes[low]
+                found[number] += high - low
+        return {number: windows for number, windows in found.items() if number and windows}
 
     def met(self, r: int) -> tuple[int, int]:
         """Windows first <= p < last whose tap r meets x; none: an empty range inside the axis."""
