@@ -103,6 +103,10 @@ EDGES = {
     "stride and dilation share a factor": problem_of(X, (20,), (9,), (3,), stride=4, dilation=2, low=3),
     "pads as large as the dilated reach": problem_of(Y, (9, 9), (9, 9), (3, 3), dilation=18, low=18),
     "a long row of one channel": problem_of(Y, (300,), (149,), (5,), channels=(1, 1), stride=2, low=1),
+    "no window meets the image": problem_of(
+        Y, (9, 12), (8, 5), (2, 1), channels=(48, 40), stride=(1, 13), low=(0, 14), bias=True, layout="NXC"
+    ),
+    "no element meets a window": problem_of(X, (8, 5), (9, 12), (2, 1), channels=(40, 48), low=(0, 20), layout="NXC"),
     "accumulate in 16 bits": problem_of(W, (19,), (19,), (3,), **SAME, dtype="bf16", out_dtype="bf16", accumulate=True),
     "five axes": problem_of(Y, (3, 2, 3, 2, 5), (2, 2, 2, 1, 5), (2, 1, 2, 2, 3), channels=(2, 3), low=(0, 0, 0, 0, 1)),
 }

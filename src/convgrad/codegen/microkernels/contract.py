@@ -186,7 +186,7 @@ class Tile:
 
     def _following(self, axis: Reduction) -> int:
         """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
-        if not self.in_turn or not known(axis) or axis.a_step != 1:
+        if not (self.in_turn and known(axis) and axis.stop) or axis.a_step != 1:
             return 0
         assert isinstance(axis.stop, int)
         piece = range(0, len(self.rows) * axis.stop, axis.stop)
