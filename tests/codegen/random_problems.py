@@ -15,6 +15,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.sides_in_place import ways_in_place
@@ -129,6 +130,8 @@ def altered(plan, rng):
     """The plan with other blocks, shares and chunks, as the planner would choose for larger problems."""
     if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
         return _altered_planes(plan, rng)
+    if isinstance(plan, PatchDataPlan):  # whose blocks are written in place, and sum all channels at once
+        return replace(plan, blocks_per_task=int(rng.integers(1, plan.lane_blocks + 1)))
     return _altered_data(plan, rng) if isinstance(plan, DataPlan) else _altered_weights(plan, rng)
 
 

@@ -15,6 +15,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -219,6 +220,8 @@ def kinds(plan):
         along = "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"
         along = "phases at once" if isinstance(plan, FoldedPlan) else along
         along = "along planes" if isinstance(plan, FlatDataPlan) else along
+        along = "along rows in place" if isinstance(plan, RowDataPlan) else along
+        along = "along taps of patches" if isinstance(plan, PatchDataPlan) else along
         inner = plan.axes[-1]
         traits = {
             "read in place": plan.reads_in_place,
@@ -285,8 +288,16 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"along planes", "read in place"},
     ),
     "along outputs, in planes": (
-        problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(3, 4), stride=2, low=1),
+        problem_of(Y, (40, 135), (10, 34), (3, 3), channels=(3, 4), stride=4, low=1),
         {"along outputs", "planes"},
+    ),
+    "along rows in place": (
+        problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(3, 4), stride=2, low=1),
+        {"along rows in place", "read in place"},
+    ),
+    "along taps of patches": (
+        problem_of(X, (32, 48), (2, 3), (16, 16), channels=(3, 40), stride=16),
+        {"along taps of patches", "written in place"},
     ),
     "along outputs, in phases": (
         problem_of(X, (20, 67), (10, 34), (3, 3), channels=(5, 4), stride=2, low=1),
