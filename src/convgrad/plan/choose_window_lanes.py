@@ -99,27 +99,36 @@ def _shared(plan: WindowLanesPlan) -> tuple[float, WindowLanesPlan]:
     sums = p.groups * tiles * rows * plan.vectors
     x_moved, y_moved = _packing(plan)
     x_lines, y_lines = (_lines(p, name) for name in "xy")
-    best = float("inf"), plan
+    best = float("inf"), (1, 1, 1)
     most = max(1, min(MOST_CHUNKS, blocks, 1 + CHUNK_BYTES // max(1, size * plan.sum_size)))
-    row_tiles = -(-plan.row_count // plan.row_channels)
-    for chunks, of_rows, of_lanes in product(
-        sorted({1 << n for n in range(most.bit_length())} | {most}),
-        [n for n in SHARES if _divides(n, row_tiles)],
-        [n for n in SHARES if _divides(n, plan.lane_blocks)],
+    slabs = _slabs_by_shares(plan)
+    step = _step_cycles(rows, plan.vectors)
+    for chunks, ((of_rows, of_lanes), slab) in product(
+        sorted({1 << n for n in range(most.bit_length())} | {most}), slabs.items()
     ):
-        shared = replace(plan, chunks=chunks, row_shares=of_rows, lane_shares=of_lanes)
         tasks = chunks * p.groups * of_rows * of_lanes
-        slab = size * (shared.row_slab_size + shared.lane_slab_size)
         fetched = FETCH * (rows + plan.vectors) if slab > NEAR_BYTES else 0.0
-        cycles = p.groups * tiles * steps * (_step_cycles(rows, plan.vectors) + fetched)
+        cycles = p.groups * tiles * steps * (step + fetched)
         cycles *= 1 + 0.2 * max(0.0, slab / SLAB_BYTES - 1) + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
         far = 1 + (size * plan.lanes * sums / (p.groups * of_rows * of_lanes) > SUM_BYTES)
         cycles += sums * blocks * SUM_VECTOR * far + sums * (1 + 2 * (chunks - 1)) * plan.lanes * MOVE
         cycles += x_moved * of_lanes + y_moved * of_rows + CLAIM * tasks
         cycles += (of_rows - 1) * of_lanes * x_lines + (of_lanes - 1) * of_rows * y_lines
         if cycles < best[0]:
-            best = cycles, shared
-    return best
+            best = cycles, (chunks, of_rows, of_lanes)
+    cycles, (chunks, of_rows, of_lanes) = best
+    return cycles, replace(plan, chunks=chunks, row_shares=of_rows, lane_shares=of_lanes)
+
+
+def _slabs_by_shares(plan: WindowLanesPlan) -> dict[tuple[int, int], int]:
+    """Bytes of the slabs of a task, by how many tasks divide the rows and the lanes."""
+    row_tiles, found = -(-plan.row_count // plan.row_channels), {}
+    for of_rows, of_lanes in product(
+        [n for n in SHARES if _divides(n, row_tiles)], [n for n in SHARES if _divides(n, plan.lane_blocks)]
+    ):
+        shared = replace(plan, row_shares=of_rows, lane_shares=of_lanes)
+        found[of_rows, of_lanes] = SIZES[plan.compute] * (shared.row_slab_size + shared.lane_slab_size)
+    return found
 
 
 def _divides(shares: int, units: int) -> bool:
