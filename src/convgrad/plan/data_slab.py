@@ -73,12 +73,13 @@ class DataSlab(DataBlocks):
     @property
     def slab_extent(self) -> Ints:
         """Input elements per axis that one block reads."""
+        start = self.slab_start
         return tuple(
             axis.in_extent
             if self.whole(n)
             else self.band(n) * axis.taps
             if self.banded(n)
-            else self.band(n) + axis.reach[1] - self.slab_start[n]
+            else self.band(n) + axis.reach[1] - start[n]
             for n, axis in enumerate(self.axes)
         )
 
