@@ -288,7 +288,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"along planes", "read in place"},
     ),
     "along outputs, in planes": (
-        problem_of(Y, (40, 135), (10, 34), (3, 3), channels=(3, 4), stride=4, low=1),
+        problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(3, 20), stride=2, low=1),
         {"along outputs", "planes"},
     ),
     "along rows in place": (
