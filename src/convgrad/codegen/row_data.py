@@ -67,7 +67,7 @@ class RowSweep(Sweep):
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """Columns say which row and which output in it they begin with, and `_reader` what that reads."""
-        plan, inner = self.plan, self.plan.axes[len(self.plan.axes) - 1]
+        plan, inner = self.plan, self.plan.axes[-1]
         tile = Sweep._tile(self, (*plan.tile[:-2], 1, plan.tile[-1]) if len(plan.axes) > 2 else plan.tile)
         along, c_columns = plan.columns, [place * plan.written_phases for place in plan.columns]
         rows = shape[-2] if len(plan.axes) > 2 else 1
