@@ -14,7 +14,7 @@ from pathlib import Path
 
 from convgrad.errors import SettingError
 
-ISAS = ("portable", "avx2", "avx512", "amx_emulated", "amx", "neon")
+ISAS = ("portable", "avx2", "avx512", "avx512_bf16_emulated", "avx512_bf16", "amx_emulated", "amx", "neon")
 FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")  # oneDNN's words
 
 _mode: ContextVar[str | None] = ContextVar("fpmath_mode", default=None)

@@ -26,8 +26,12 @@ from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
     """Weights, then outputs, and, if the data turned out to be beyond the pieces, both again on vectors."""
+    return lower_with_fallback(plan, MatrixStages(plan))
+
+
+def lower_with_fallback(plan: MatrixDataPlan, main: MatrixStages) -> KernelModule:
+    """The stages of a plan, and those of the plan that takes over."""
     module = Module()
-    main = MatrixStages(plan)
     stages, shared, scratch = emit_data(module, main)
     if plan.fallback is not None and main.verdict is not None:
         again, shared, other = emit_data(module, DataStages(plan.fallback), "again.", shared, main.verdict.bad)
@@ -115,15 +119,19 @@ class MatrixStages(DataStages):
                 watch.note(b, self.isa.load(b, "f32", b.at(bias, lane, "float"), plan.lanes))
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
-        """As for any DataPlan, with tiles, watching the input."""
+        """With tiles."""
         unit = UNITS[self.plan.isa](self.plan.rows)
         unit.begin(b)
+        self.watched_task(b, at, task)
+        unit.end(b)
+
+    def watched_task(self, b: Builder, at: Places, task: Value) -> None:
+        """As for any DataPlan, watching the input."""
         self.room = room_for_square(b, self.plan.lanes)
         self.watch = Watch(b, self.plan.lanes) if self.verdict else None
         super().task(b, at, task)
         if self.verdict and self.watch:
             self.verdict.note_first(b, at.shared, task, self.watch)
-        unit.end(b)
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,

@@ -26,8 +26,12 @@ from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
     """Sums, which are made again on vectors if the data turned out to be beyond the pieces; then weights of either."""
+    return lower_with_fallback(plan, MatrixSums(plan))
+
+
+def lower_with_fallback(plan: MatrixWeightsPlan, sums: MatrixSums) -> KernelModule:
+    """The stages of a plan, and of the plan that takes over."""
     module = Module()
-    sums = MatrixSums(plan)
     good = sums.verdict.good if sums.verdict else None
     stages, shared, scratch = emit_weights(module, sums, finish_if=good)
     if plan.fallback is not None and sums.verdict is not None:
@@ -58,10 +62,15 @@ class MatrixSums(FlatSums):
         return super().shared_bytes + (self.verdict.size if self.verdict else 0)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
-        """As for any WeightsPlan, with tiles, watching both operands."""
-        plan = self.plan
-        unit = UNITS[plan.isa]()
+        """With tiles."""
+        unit = UNITS[self.plan.isa]()
         unit.begin(b)
+        self.watched_task(b, at, task)
+        unit.end(b)
+
+    def watched_task(self, b: Builder, at: Places, task: Value) -> None:
+        """As for any WeightsPlan, watching both operands."""
+        plan = self.plan
         self.room = room_for_square(b, plan.lanes)
         self.watches = (Watch(b, plan.lanes), Watch(b, plan.lanes)) if self.verdict else None
         self.clear_slabs(b, at)
@@ -69,7 +78,6 @@ class MatrixSums(FlatSums):
         if self.verdict and self.watches:
             self.verdict.note_first(b, at.shared, task, self.watches[0])
             self.verdict.note_second(b, at.shared, task, self.watches[1])
-        unit.end(b)
 
     # --- packing
 
@@ -121,7 +129,8 @@ class MatrixSums(FlatSums):
             b.minimum(b.sub(axis.windows, start), block)
             for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
         ]
-        windows = Reduction(0, plan.depth // DEPTH, DEPTH, DEPTH * plan.width)
+        unit = plan.depth_unit
+        windows = Reduction(0, plan.depth // unit, unit, unit * plan.width)
 
         def taps(n: int, shift: Index, tap: Index, reductions: list[Reduction]) -> None:
             if n == len(plan.axes):
@@ -142,6 +151,21 @@ class MatrixSums(FlatSums):
 
             b.loop(0, axis.taps, of_tap, name="tap")
 
+        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+            rest = b.sub(plan.row_count, self.first_row)
+
+            def of_row(row: Index, _: object) -> None:
+                a = b.at(rows, b.add(shift, b.mul(row, channel_step)), "i16")
+                place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
+                self.add_products(b, a, vectors, b.at(sums, place, self.kind), reductions)
+
+            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+
+        taps(0, 0, 0, [])
+
+    def add_products(self, b: Builder, a: Value, x: Value, c: Value, reductions: list[Reduction]) -> None:
+        """To the sums of one tap and one block of tiles."""
+        plan, (_, channel_step) = self.plan, self.plan.row_slab
         tile = MatrixTile(
             unit=UNITS[plan.isa](),
             products=plan.products,
@@ -154,15 +178,4 @@ class MatrixSums(FlatSums):
             c_rows=range(0, plan.row_channels * plan.width, ROWS * plan.width),
             c_step=plan.width,
         )
-
-        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction]) -> None:
-            rest = b.sub(plan.row_count, self.first_row)
-
-            def of_row(row: Index, _: object) -> None:
-                a = b.at(rows, b.add(shift, b.mul(row, channel_step)), "i16")
-                place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
-                tile.emit(b, a, vectors, b.at(sums, place, self.kind), reductions, fresh=False)
-
-            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
-
-        taps(0, 0, 0, [])
+        tile.emit(b, a, x, c, reductions, fresh=False)

@@ -67,7 +67,7 @@ class Sweep:
         of_slab = {"b_dtype": slab} if plan.pixels else {"a_dtype": slab}
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
-            c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=_ahead(plan),
+            c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=bytes_ahead(plan),
             in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
             unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]), **of_slab,
         )  # fmt: skip
@@ -199,12 +199,16 @@ class Sweep:
             operands.reverse()
             taps = tuple((w, x + spot.beside) for x, w in taps)
         target = b.at(self.results, spot.result, out)
-        first = self._start(tile)
-        if isinstance(self.fresh, Value):
-            zeros = first
-            first = b.one_of(self.fresh, lambda: zeros, lambda: tile.load(b, target))
+        first = self._first(tile, target)
         walks = self.walks() if self.walks else ()
         tile.emit(b, *operands, target, self.taps.in_order(spot.sums), first, taps, walks)
+
+    def _first(self, tile: Tile, target: Value) -> list[Value]:
+        """What the tile at `target` starts from: the bias, zeros or, unless `fresh`, what is there."""
+        start = self._start(tile)
+        if isinstance(self.fresh, Value):
+            return self.b.one_of(self.fresh, lambda: start, lambda: tile.load(self.b, target))
+        return start
 
     def _start(self, tile: Tile) -> list[Value]:
         if self.bias is None:
@@ -232,7 +236,7 @@ def _past_caches(plan: DataPlan, places: list[int]) -> bool:
     return plan.writes_in_place and plan.past_caches and ISAS[plan.isa].streams and whole
 
 
-def _ahead(plan: DataPlan) -> int:
+def bytes_ahead(plan: DataPlan) -> int:
     """What outgrows L1 comes from L2 in every tile: a few steps of the sum early, if asked for.
 
     That is packed weights, or the slab, where vectors run along it and one tap leaves channel after channel.

@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.plan.blocks import best_blocks, even_share
+from convgrad.plan.choose_dots import dot_data_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.data import DataPlan
@@ -19,6 +20,7 @@ from convgrad.plan.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
@@ -39,7 +41,7 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
     by_vectors = sorted(DataCandidates(problem, machine).all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
-    by_tiles = matrix_data_candidates(problem, machine)
+    by_tiles = [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine)]
     candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
@@ -51,7 +53,8 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
         elif isinstance(plan, MatrixDataPlan):
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             plan = finished_matrix_data(plan, cycles, _finished(other, spare, machine))
-            yield replace(plan, writes_in_place=problem.out_dtype == "f32" and writes_in_place(plan))
+            rounds = isinstance(plan, DotDataPlan) or problem.out_dtype == "f32"  # on the way to memory, if need be
+            yield replace(plan, writes_in_place=rounds and writes_in_place(plan))
         else:
             yield _finished(plan, cycles, machine)
 
@@ -105,6 +108,8 @@ def _shape(plan: DataPlan | PlaneDataPlan) -> str:
 def _kind(plan: DataPlan | PlaneDataPlan) -> str:
     if isinstance(plan, PlaneDataPlan):
         return "along outputs of planes"
+    if isinstance(plan, DotDataPlan):
+        return "by dot products"
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
     if isinstance(plan, PatchDataPlan):

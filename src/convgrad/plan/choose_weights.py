@@ -7,11 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.choose_dots import dot_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -31,7 +33,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
     by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
-    by_tiles = matrix_weights_candidates(problem, machine)
+    by_tiles = [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
     by_planes = plane_weights_candidates(problem, machine)
     candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
@@ -58,6 +60,8 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
     if isinstance(plan, PlaneWeightsPlan):
         return "along windows"
+    if isinstance(plan, DotWeightsPlan):
+        return "by dot products"
     if isinstance(plan, MatrixWeightsPlan):
         return "on matrix tiles"
     if isinstance(plan, RowWeightsPlan):

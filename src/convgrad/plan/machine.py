@@ -29,6 +29,7 @@ class Level:
     has_fma: bool
 
 
+_BF16 = (*AVX512_FLAGS, "avx512_bf16")
 _AMX = (*AVX512_FLAGS, "amx_tile", "amx_bf16")
 _WIDE = "-prefer-256-bit"  # 512-bit registers are the point of the level; the old frequency penalty is gone
 
@@ -36,6 +37,8 @@ LEVELS = {  # from the least to the best of each architecture
     "portable": Level("x86_64", "x86-64", (), "", 4, 16, False),
     "avx2": Level("x86_64", "x86-64-v3", AVX2_FLAGS, "", 8, 16, True),
     "avx512": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),
+    "avx512_bf16_emulated": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),  # by f32; for tests
+    "avx512_bf16": Level("x86_64", "x86-64-v4", _BF16, f"{_WIDE},+avx512bf16", 16, 32, True),
     "amx_emulated": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),  # tiles by vectors; for tests
     "amx": Level("x86_64", "x86-64-v4", _AMX, f"{_WIDE},+amx-tile,+amx-bf16", 16, 32, True),
     "neon": Level("aarch64", "generic", (), "+neon", 4, 32, True),
@@ -66,6 +69,11 @@ class Machine:
     def has_tiles(self) -> bool:
         """Whether there is a matrix unit, or something that acts as one."""
         return self.isa in ("amx", "amx_emulated")
+
+    @property
+    def has_dots(self) -> bool:
+        """Whether pairs of bf16 are multiplied at once, or something acts as if they were."""
+        return self.isa in ("avx512_bf16", "avx512_bf16_emulated")
 
     def validate(self) -> None:
         """Assert what planning relies on."""
@@ -133,8 +141,15 @@ def machine_for(isa: str, *, triple: str | None = None, caches: tuple[int, int, 
 
 @cache
 def available_isas() -> tuple[str, ...]:
-    """The levels this machine can run, best last; without the emulation, which only those get who ask for it."""
-    return tuple(isa for isa in LEVELS if why_not(isa) is None and isa != "amx_emulated")
+    """The levels this machine can run, best last; without the emulations, which only those get who ask for them.
+
+    Processors that have AVX512_FP16 as well take twice as long for a dot product as for a multiply-add: nothing gained.
+    """
+    found = [isa for isa in LEVELS if why_not(isa) is None and not isa.endswith("_emulated")]
+    if "avx512_bf16" in found and "avx512_fp16" in cpu_flags():
+        found.remove("avx512_bf16")
+        found.insert(found.index("avx512"), "avx512_bf16")
+    return tuple(found)
 
 
 @cache

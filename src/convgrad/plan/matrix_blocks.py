@@ -12,8 +12,11 @@ from math import prod
 
 from convgrad.plan.block_costs import OVERFLOW
 from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.dots import PAIR, DotWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.tiles import step_cycles
+from convgrad.plan.window_blocks import SUM_VECTOR
 from convgrad.problem.conv import Ints
 
 TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
@@ -79,6 +82,8 @@ def _chunked(plan: MatrixWeightsPlan) -> MatrixWeightsPlan:
 
 def _products(plan: MatrixWeightsPlan) -> float:
     """Cycles of all products of tiles, and of fetching and storing their sums."""
+    if isinstance(plan, DotWeightsPlan):
+        return _dot_products(plan)
     row_tiles, lane_tiles = plan.row_tiles, plan.width // COLUMNS
     loads = (UNALIGNED_ROWS * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
     step = len(plan.products) * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
@@ -86,6 +91,14 @@ def _products(plan: MatrixWeightsPlan) -> float:
     sums = TILE_OVERHEAD + SUM_ROWS * row_tiles * lane_tiles * ROWS
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
     return prod(plan.block_grid) * tiles * (steps * step + sums)
+
+
+def _dot_products(plan: DotWeightsPlan) -> float:
+    """The same of register tiles."""
+    steps = prod(plan.outer_block) * plan.depth / PAIR * step_cycles(plan.row_channels, plan.vectors, near=True)
+    sums = TILE_OVERHEAD + SUM_VECTOR * plan.row_channels * plan.vectors
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
+    return prod(plan.block_grid) * tiles * (steps + sums)
 
 
 def _cost(plan: MatrixWeightsPlan, products: float) -> float:

@@ -8,7 +8,8 @@ Manual, TDPBF16PS). Tile numbers are fixed by the emitters: LLVM's allocator, wh
 from __future__ import annotations
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, constant, index
+from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.isa.dots import flushed, piece
 
 ROWS, ROW_BYTES = 16, 64
 COLUMNS, DEPTH = 16, 32  # f32 in a row of C; bf16 in a row of A
@@ -131,37 +132,20 @@ def _emulated_multiply_add(module: Module) -> None:
             of_a = b.load("i32", b.at(a, b.add(b.mul(m, ROW_BYTES), b.mul(k, 4)), "i8"), 4)
             one = b.emit("<16 x i32>", f"insertelement <16 x i32> poison, {of_a}, i64 0")
             every = b.emit("<16 x i32>", f"shufflevector {one}, <16 x i32> poison, <16 x i32> zeroinitializer")
-            return {part: _fma(b, _piece(b, every, part), _piece(b, of_b, part), total) for part, total in sums.items()}
+            return {part: _fma(b, piece(b, every, part), piece(b, of_b, part), total) for part, total in sums.items()}
 
         sums = b.loop(0, ROWS, pair, carried={"even": zero, "odd": zero}, name="pair")
         place = b.at(c, b.mul(m, ROW_BYTES), "i8")
-        pairs = _flushed(b, b.binary("fadd", sums["even"], sums["odd"]))
-        total = b.binary("fadd", _flushed(b, b.load("<16 x float>", place, 64)), pairs)
-        b.store(_flushed(b, total), place, 64)
+        pairs = flushed(b, b.binary("fadd", sums["even"], sums["odd"]))
+        total = b.binary("fadd", flushed(b, b.load("<16 x float>", place, 64)), pairs)
+        b.store(flushed(b, total), place, 64)
 
     b.loop(0, rows, row, name="row")
     b.finish()
 
 
-def _piece(b: Builder, pairs: Value, part: str) -> Value:
-    """The even or the odd bf16 of every pair, as f32."""
-    if part == "even":
-        bits = b.binary("shl", pairs, constant(pairs.type, 16))
-    else:
-        bits = b.binary("and", pairs, constant(pairs.type, -65536))
-    return _flushed(b, b.cast("bitcast", bits, "<16 x float>"))
-
-
 def _fma(b: Builder, x: Value, y: Value, total: Value) -> Value:
-    return _flushed(b, b.call(total.type, "llvm.fma.v16f32", x, y, total))
-
-
-def _flushed(b: Builder, value: Value) -> Value:
-    """With zeros of the same sign for denormals."""
-    bits = b.cast("bitcast", value, "<16 x i32>")
-    tiny = b.compare_like("eq", b.binary("and", bits, constant(bits.type, 0x7F800000)), 0)
-    sign = b.cast("bitcast", b.binary("and", bits, constant(bits.type, -(1 << 31))), "<16 x float>")
-    return b.select(tiny, sign, value)
+    return flushed(b, b.call(total.type, "llvm.fma.v16f32", x, y, total))
 
 
 UNITS = {"amx": TileUnit, "amx_emulated": EmulatedTileUnit}

@@ -1,0 +1,61 @@
+"""Lowering of a DotDataPlan: that of a MatrixDataPlan with register tiles of dot products."""
+
+from __future__ import annotations
+
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.dots import DOT_UNITS
+from convgrad.codegen.isa.matrix import TILE_NUMBERS
+from convgrad.codegen.matrix_data import MatrixStages, lower_with_fallback
+from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
+from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.stages import Places
+from convgrad.codegen.sweep import Sweep, bytes_ahead
+from convgrad.codegen.tap_sums import Spot
+from convgrad.plan.dots import PAIR, DotDataPlan
+from convgrad.plan.matrix import DEPTH
+
+
+def lower_dot_data(plan: DotDataPlan) -> KernelModule:
+    """Weights, then outputs, and, where numbers are too small for dot products, both again in f32."""
+    return lower_with_fallback(plan, DotStages(plan))
+
+
+class DotSweep(Sweep):
+    """The loops of a Sweep around tiles of dot products."""
+
+    def _emit_tile(self, spot: Spot) -> None:
+        plan, b = self.plan, self.b
+        assert isinstance(plan, DotDataPlan)
+        dots = DotTile(
+            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, TILE_NUMBERS),
+            b_step=DEPTH, ahead=bytes_ahead(plan),
+        )  # fmt: skip
+        _, out = self._dtypes()
+        target = b.at(self.results, spot.result, STORAGE[out])
+        a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
+        self.tile.store(b, target, dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps()))
+
+    def _steps(self) -> list[Steps]:
+        """Blocks of 32 input channels, and what is left of one."""
+        plan, b = self.plan, self.b
+        assert isinstance(plan, DotDataPlan)
+        step, panel = plan.slab_strides[1], plan.width * DEPTH
+        whole = b.floor_div(self.channels, DEPTH)
+        steps = [Steps(Reduction(0, whole, step, panel), DEPTH // PAIR)]
+        if plan.last_pairs:
+            every = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
+            steps.append(Steps(Reduction(whole, every, step, panel), plan.last_pairs))
+        return steps
+
+
+class DotStages(MatrixStages):
+    """Both stages of a DotDataPlan."""
+
+    sweep = DotSweep
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """Nothing has to be begun."""
+        self.watched_task(b, at, task)

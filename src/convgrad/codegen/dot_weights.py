@@ -1,0 +1,45 @@
+"""Lowering of a DotWeightsPlan: that of a MatrixWeightsPlan with register tiles of dot products."""
+
+from __future__ import annotations
+
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.dots import DOT_UNITS
+from convgrad.codegen.matrix_weights import MatrixSums, lower_with_fallback
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
+from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.stages import Places
+from convgrad.plan.dots import LANES, PAIR, WINDOWS, DotWeightsPlan
+
+
+def lower_dot_weights(plan: DotWeightsPlan) -> KernelModule:
+    """Sums, made again in f32 where numbers are too small for dot products; then weights of either."""
+    return lower_with_fallback(plan, DotSums(plan))
+
+
+class DotSums(MatrixSums):
+    """The first stage."""
+
+    plan: DotWeightsPlan
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """Nothing has to be begun."""
+        self.watched_task(b, at, task)
+
+    def add_products(self, b: Builder, a: Value, x: Value, c: Value, reductions: list[Reduction]) -> None:
+        """To the sums of one tap and one register tile."""
+        plan, (_, channel_step) = self.plan, self.plan.row_slab
+        rows = range(plan.row_channels)
+        sums = Tile(
+            isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(range(0, plan.width, LANES)),
+            c_rows=tuple(row * plan.width for row in rows), c_columns=tuple(range(0, plan.width, LANES)),
+        )  # fmt: skip
+        dots = DotTile(
+            unit=DOT_UNITS[plan.isa](), rows=tuple(row * channel_step for row in rows),
+            columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width,
+        )  # fmt: skip
+        *outer, windows = reductions
+        steps = [Steps(windows, WINDOWS // PAIR)]
+        sums.store(b, c, dots.sum(b, a, x, sums.load(b, c), outer, steps))

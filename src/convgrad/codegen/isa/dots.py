@@ -1,0 +1,65 @@
+"""Dot products of pairs of bf16, which some processors with AVX-512 have: twice as many multiply-adds as of f32.
+
+One instruction adds to each f32 of a vector the products of two pairs, the odd ones first: fma(even, even, fma(odd, odd,
+total)), where denormals count as zero, in the operands and in every sum (Intel 64 and IA-32 Architectures Software
+Developer's Manual, VDPBF16PS).
+"""
+
+from __future__ import annotations
+
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Value, constant
+
+LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one
+SUMS, NUMBERS = f"<{LANES} x float>", f"<{LANES * PAIR} x bfloat>"
+WORDS = f"<{LANES} x i32>"
+
+
+class DotUnit:
+    """Dot products as the processor has them (AVX512_BF16)."""
+
+    def load(self, b: Builder, address: Value) -> Value:
+        """A pair for every lane, side by side in memory."""
+        return b.load(WORDS, address, 4)
+
+    def splat(self, b: Builder, address: Value) -> Value:
+        """One pair for all lanes."""
+        one = b.emit(WORDS, f"insertelement {WORDS} poison, {b.load('i32', address, PAIR)}, i64 0")
+        return b.emit(WORDS, f"shufflevector {one}, {WORDS} poison, <{LANES} x i32> zeroinitializer")
+
+    def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
+        """total + the two products of every lane."""
+        numbers = (b.cast("bitcast", pairs, NUMBERS) for pairs in (x, y))
+        return b.call(SUMS, "llvm.x86.avx512bf16.dpbf16ps.512", total, *numbers)
+
+
+class EmulatedDotUnit(DotUnit):
+    """The same by f32 arithmetic, to the last bit: for tests on machines without the instruction."""
+
+    def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
+        """total + the two products of every lane."""
+        total = flushed(b, total)
+        for part in ("odd", "even"):
+            factors = (piece(b, pairs, part) for pairs in (x, y))
+            total = flushed(b, b.call(SUMS, "llvm.fma.v16f32", *factors, total))
+        return total
+
+
+def piece(b: Builder, pairs: Value, part: str) -> Value:
+    """The even or the odd bf16 of every pair, as f32, denormals as zeros."""
+    if part == "even":
+        bits = b.binary("shl", pairs, constant(pairs.type, 16))
+    else:
+        bits = b.binary("and", pairs, constant(pairs.type, -65536))
+    return flushed(b, b.cast("bitcast", bits, SUMS))
+
+
+def flushed(b: Builder, value: Value) -> Value:
+    """With zeros of the same sign for denormals."""
+    bits = b.cast("bitcast", value, WORDS)
+    tiny = b.compare_like("eq", b.binary("and", bits, constant(bits.type, 0x7F800000)), 0)
+    sign = b.cast("bitcast", b.binary("and", bits, constant(bits.type, -(1 << 31))), SUMS)
+    return b.select(tiny, sign, value)
+
+
+DOT_UNITS = {"avx512_bf16": DotUnit, "avx512_bf16_emulated": EmulatedDotUnit}

@@ -1,0 +1,100 @@
+"""The register tile of dot products: outputs times channels, like `contract.Tile`, two terms of the sum at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.dots import LANES, PAIR, DotUnit
+from convgrad.codegen.microkernels.reduction import Reduction
+
+Place = tuple[int, int]
+WRITTEN_OUT = 4  # pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The innermost axis of a sum, or a part of it, whose steps are so many pairs each."""
+
+    axis: Reduction
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotTile:
+    """C[r, v] += Σ over the reductions and pairs k of a step: A[rows[r] + 2 k] · B[columns[v] + k · b_step], pair by pair.
+
+    Places and steps count bf16. A pair of A meets all lanes; one of B is there for every lane, side by side. C stays in
+    registers: rows · columns + columns + 1 of them.
+    """
+
+    unit: DotUnit
+    rows: Sequence[int]
+    columns: Sequence[int]
+    b_step: int
+    ahead: int = 0  # bytes by which B is fetched into L1 before it is read
+
+    def sum(
+        self, b: Builder, a: Value, x: Value, first: Sequence[Value], outer: Sequence[Reduction], inner: Sequence[Steps]
+    ) -> list[Value]:
+        """The tile, which starts from `first`, per row and column; `inner` are parts of one axis, in turn."""
+        places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
+        tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner)
+        return [tile[place] for place in places]
+
+    def _reduce(
+        self, b: Builder, a: Value, x: Value, tile: dict[Place, Value], outer: Sequence[Reduction],
+        inner: Sequence[Steps],
+    ) -> dict[Place, Value]:  # fmt: skip
+        def moved(i: Index, now: dict[Place, Value], axis: Reduction) -> tuple[Value, Value, dict[Place, Value]]:
+            assert isinstance(axis.b_step, int)
+            return b.at(a, b.mul(i, axis.a_step), "i16"), b.at(x, b.mul(i, axis.b_step), "i16"), now
+
+        if outer:
+            axis, *rest = outer
+            return b.loop(
+                axis.start, axis.stop, lambda i, now: self._reduce(b, *moved(i, now, axis), rest, inner),
+                carried=tile, name="k",
+            )  # fmt: skip
+        for steps in inner:
+            step = partial(self._step, b, steps.pairs)
+            axis = steps.axis
+            tile = b.loop(
+                axis.start, axis.stop, lambda i, now, axis=axis, step=step: step(*moved(i, now, axis)), carried=tile,
+                name="k",
+            )  # fmt: skip
+        return tile
+
+    def _step(self, b: Builder, pairs: int, a: Value, x: Value, tile: dict[Place, Value]) -> dict[Place, Value]:
+        """All pairs of a step, a few of them written out together."""
+        whole = pairs - pairs % WRITTEN_OUT
+
+        def some(k: Index, now: dict[Place, Value], count: int) -> dict[Place, Value]:
+            here, there = b.at(a, b.mul(k, PAIR), "i16"), b.at(x, b.mul(k, self.b_step), "i16")
+            here, there = b.hidden(here), b.hidden(there)
+            for n in range(count):
+                now = self._pair(b, b.at(here, n * PAIR, "i16"), b.at(there, n * self.b_step, "i16"), now)
+            return now
+
+        tile = b.loop(0, whole, lambda k, now: some(k, now, WRITTEN_OUT), step=WRITTEN_OUT, carried=tile, name="pair")
+        return some(whole, tile, pairs - whole) if pairs > whole else tile
+
+    def _pair(self, b: Builder, a: Value, x: Value, tile: dict[Place, Value]) -> dict[Place, Value]:
+        lines = [b.at(x, column, "i16") for column in self.columns]
+        for line in lines if self.ahead else ():
+            b.prefetch(b.beyond(line, self.ahead), keep=3)
+        of_b = [self.unit.load(b, line) for line in lines]
+        tile = dict(tile)
+        for r, row in enumerate(self.rows):
+            of_a = self.unit.splat(b, b.at(a, row, "i16"))
+            for v, vector in enumerate(of_b):
+                tile[r, v] = self.unit.multiply_add(b, of_a, vector, tile[r, v])
+        return tile
+
+
+def columns_of(width: int, step: int) -> range:
+    """Where the vectors of a block of lanes begin, `step` numbers apart."""
+    return range(0, width // LANES * step, step)

@@ -1,0 +1,85 @@
+"""Plans for dot products of pairs of bf16, with the cycles that they are predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.block_costs import PANEL_BYTES
+from convgrad.plan.blocks import even_share
+from convgrad.plan.costs import MOVE, TURN, TURN_BACK
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan
+from convgrad.plan.machine import Machine
+from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
+from convgrad.plan.matrix_blocks import SPLIT, VERDICT, best_window_blocks
+from convgrad.plan.tiles import best_tile, cuts, most_rows, step_cycles
+from convgrad.plan.window_axes import window_axes
+from convgrad.problem.conv import ConvProblem, Unknown
+
+MOST_PLANES = 4  # strides up to which x is worth packing in planes
+MOST_VECTORS = 4  # side by side in a tile
+
+
+def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:
+    """Predicted cycles, and a plan of one tile per task, if numbers are bf16 or may be taken for such."""
+    products = _products(problem, machine)
+    if products is None:
+        return
+    axes = gather_axes(problem)
+    given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
+    taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
+    pairs = max(1, -(-channels_in // PAIR))
+    shapes = (best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=first) for first in (1, 0))
+    shape = min(shapes, key=lambda shape: shape.cycles)
+    padded = -(-max(1, channels_in) // DEPTH) * DEPTH
+    most = max(DEPTH, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
+    plan = DotDataPlan(
+        problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, block=shape.tile, tile=shape.tile,
+        width=shape.width, lane_groups=1, spread=False, pixels=False,
+        i_block=-(-even_share(padded, most) // DEPTH) * DEPTH, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
+        products=products, watch=needs_watch(problem.dtype, 1),
+    )  # fmt: skip
+    in_strides, out_strides = problem.strides[given], problem.strides[solved]
+    turned, turned_back = (abs(steps[2]) > abs(steps[-1]) for steps in (in_strides, out_strides))
+    cost = prod(problem.shapes[given]) * ((TURN if turned else MOVE) + SPLIT)
+    cost += prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
+    yield problem.groups * shape.cycles + cost + VERDICT * plan.watch, replace(plan, blocks_per_task=plan.lane_blocks)
+
+
+def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotWeightsPlan]]:
+    """Predicted cycles, and a plan, likewise."""
+    products = _products(problem, machine)
+    axes = window_axes(problem)
+    if products is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
+        return
+    vectors, rows = _tile(problem.x_channels, problem.y_channels, machine.registers)
+    plan = DotWeightsPlan(
+        problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, lane_side="y", vectors=vectors,
+        lane_groups=1, spread=False, row_channels=rows, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
+        row_shares=1, x_pixel_major=False, pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
+    )  # fmt: skip
+    yield best_window_blocks(plan)
+
+
+def _products(problem: ConvProblem, machine: Machine) -> Products | None:
+    """The product of pieces that one instruction sums; None if that does not do, or what is added could not go back."""
+    found = products_of(problem) if machine.has_dots else None
+    if found is None or found[0] > 1 or (problem.accumulate and needs_watch(problem.dtype, 1)):
+        return None
+    return found[1]
+
+
+def _tile(rows: int, lanes: int, registers: int) -> tuple[int, int]:
+    """Vectors and rows of the tile that covers so many channels of y and of x in the fewest cycles."""
+    shapes = [
+        (vectors, size)
+        for vectors in range(1, min(MOST_VECTORS, max(1, -(-lanes // LANES))) + 1)
+        for size in cuts(rows, most_rows(registers, vectors)) or [1]
+    ]
+    return min(
+        shapes,
+        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * step_cycles(shape[1], shape[0]),
+    )

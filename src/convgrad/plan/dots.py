@@ -1,0 +1,72 @@
+"""Plans for dot products of pairs of bf16: those for matrix units, with register tiles as the arithmetic.
+
+Packing, and the watch over numbers that are multiplied differently from f32, are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
+
+LANES, PAIR = 16, 2
+WINDOWS = 8  # that a step of a sum over windows takes
+REGISTERS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotDataPlan(MatrixDataPlan):
+    """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
+
+    @property
+    def last_pairs(self) -> int:
+        """Pairs of channels in the last block of 32 of the input, if it is not whole."""
+        return -(-(self.in_channels % DEPTH) // PAIR)
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        vectors = self.width // LANES
+        assert not any((self.spread, self.pixels, self.reads_in_place, self.packs_weights)) and self.unroll == 0
+        assert self.width % LANES == 0 and self.rows == self.pieces == len(self.products) == 1
+        assert vectors * (prod(self.tile) + 1) < REGISTERS
+        assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
+        assert self.i_block % DEPTH == 0
+        assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
+        assert not self.writes_in_place or self.i_blocks == 1
+
+    def __str__(self) -> str:
+        lines = [
+            f"data plan on {self.isa}, dot products: tile {self.tile} x {self.width}, block {self.block}, "
+            f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, slab of {self.slab_size} numbers"
+            + (", written in place" if self.writes_in_place else ""),
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        return "\n".join([*lines, *watched(self.fallback)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotWeightsPlan(MatrixWeightsPlan):
+    """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y."""
+
+    @property
+    def depth_unit(self) -> int:
+        """Windows of a step."""
+        return WINDOWS
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        assert self.lane_side == "y"
+        assert not any((self.spread, self.direct))
+        assert self.tile_taps == self.lane_groups == self.unroll == self.pieces == len(self.products) == 1
+        assert self.vectors * (self.row_channels + 1) < REGISTERS
+        assert not self.watch or self.fallback is not None
+
+    def __str__(self) -> str:
+        lines = [
+            f"weights plan on {self.isa}, dot products: tile {self.row_channels} x {self.width}, block {self.block} "
+            f"with rows of {self.pitch}, {self.chunks} chunks, {prod(self.grid)} tasks",
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        return "\n".join([*lines, *watched(self.fallback)])
