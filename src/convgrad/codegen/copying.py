@@ -93,6 +93,16 @@ class Copy:
         b.loop(0, planes, plane, name="plane")
 
     @property
+    def own_squares(self) -> bool:
+        """Whether squares are written out where they are turned: what becomes of their numbers is of that place."""
+        return self.pieces is not None
+
+    @property
+    def square_room(self) -> Value | None:
+        """Memory for one, if there is some."""
+        return self.pieces.room if self.pieces is not None else None
+
+    @property
     def streams(self) -> bool:
         """Whether `past_caches` is something that this instruction set does."""
         return self.past_caches and self.isa.streams

@@ -13,6 +13,7 @@ from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.packing import pack_weights_panel
+from convgrad.codegen.paired_copies import PAIR, PairedCopy
 from convgrad.codegen.pairs import store_pairs
 from convgrad.codegen.panels import bias_at
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
@@ -102,7 +103,8 @@ class MatrixStages(DataStages):
 
     def pack(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the weights."""
-        self.watch = Watch(b, self.plan.lanes) if self.verdict else None
+        self.room = room_for_square(b, self.plan.lanes)
+        self.watch = Watch(b, self.plan.lanes, bf16=moves_pairs(self.plan)) if self.verdict else None
         super().pack(b, at, task)
         if self.verdict and self.watch:
             if self.plan.problem.bias:
@@ -128,7 +130,7 @@ class MatrixStages(DataStages):
     def watched_task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the input."""
         self.room = room_for_square(b, self.plan.lanes)
-        self.watch = Watch(b, self.plan.lanes) if self.verdict else None
+        self.watch = Watch(b, self.plan.lanes, bf16=moves_pairs(self.plan)) if self.verdict else None
         super().task(b, at, task)
         if self.verdict and self.watch:
             self.verdict.note_first(b, at.shared, task, self.watch)
@@ -139,6 +141,9 @@ class MatrixStages(DataStages):
     ) -> None:  # fmt: skip
         """The weights as f32 in scratch, channel by channel, and from there two by two as pieces."""
         plan, p = self.plan, self.plan.problem
+        if moves_pairs(plan) and 1 in (lanes[0][2], channels[2]):
+            self._pack_pairs(b, source, target, lanes[0], channels)
+            return
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="f32")
         full = plan.out_channels % plan.width == 0 or plan.writes_in_place
         pack_weights_panel(
@@ -160,6 +165,36 @@ class MatrixStages(DataStages):
                 store_pairs(b, pieces, even, odd, b.at(there, tile * TILE_NUMBERS, "i16"))
 
         b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
+
+    def _pack_pairs(
+        self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int, int], channels: tuple[Index, int, int]
+    ) -> None:
+        """Those of bf16, whose lanes or channels lie together, two by two as they are."""
+        plan, p, (many, _, lane_step), (count, room, step) = self.plan, self.plan.problem, lanes, channels
+        block, row = plan.lane_tiles * TILE_NUMBERS // PAIR, TILE_NUMBERS // (DEPTH // PAIR) // PAIR
+        taps, place = [], room // DEPTH * block
+        for extent, tap_step in reversed(list(zip(p.taps, p.w_strides[3:], strict=True))):
+            taps.append(Dim(extent, tap_step, place))
+            place *= extent
+        if not (many == plan.width and isinstance(count, int) and count == room):
+            emit_zero(b, self.isa, "f32", target, place)
+        copy = PairedCopy(
+            isa=self.isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=step, watch=self.watch,
+            room=self.room,
+        )  # fmt: skip
+        whole = b.floor_div(count, DEPTH)
+        parts = [(0, [Dim(whole, DEPTH * step, block), Dim(DEPTH // PAIR, PAIR * step, row)])]
+        if plan.in_channels % DEPTH:
+            rest = b.floor_div(b.sub(count, b.mul(whole, DEPTH)), PAIR)
+            parts.append((whole, [Dim(rest, PAIR * step, row)]))
+        for tile in range(plan.lane_tiles):
+            some = b.minimum(b.maximum(b.sub(many, tile * COLUMNS), 0), COLUMNS)
+            for first, pairs in parts:
+                here = b.add(b.mul(first, DEPTH * step), tile * COLUMNS * lane_step)
+                there = b.add(b.mul(first, PAIR * block), tile * TILE_NUMBERS)
+                copy.emit(
+                    b, b.at(source, here, "i16"), b.at(target, there, "i16"), [*taps, *pairs, Dim(some, lane_step, 1)]
+                )
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
@@ -184,6 +219,9 @@ class MatrixStages(DataStages):
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Channels 32 by 32, then the rest."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        if moves_pairs(plan):
+            self._copy_pairs(b, tensor, packed, dims, channels)
+            return
         pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
         copy = replace(copy, dst_dtype="bf16", pieces=pieces)
         whole = b.floor_div(channels, DEPTH)
@@ -193,6 +231,28 @@ class MatrixStages(DataStages):
             rest = b.sub(channels, b.mul(whole, DEPTH))
             source = b.at(tensor, b.mul(whole, DEPTH * stride), _storage(copy.src_dtype))
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, Dim(rest, stride, 1)])
+
+    def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
+        """Likewise of bf16, which are not split."""
+        plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        copy = PairedCopy(
+            isa=self.isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=stride, watch=self.watch,
+            room=self.room,
+        )  # fmt: skip
+        dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
+        whole = b.floor_div(channels, DEPTH)
+        if plan.in_channels >= DEPTH:
+            blocks = Dim(whole, DEPTH * stride, block // PAIR)
+            copy.emit(b, tensor, packed, [*dims, blocks, Dim(DEPTH // PAIR, PAIR * stride, 1)])
+        if plan.in_channels % DEPTH:
+            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, DEPTH)), PAIR), PAIR * stride, 1)
+            source = b.at(tensor, b.mul(whole, DEPTH * stride), "i16")
+            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
+
+
+def moves_pairs(plan: MatrixDataPlan) -> bool:
+    """Whether numbers are bf16 that stay as they are, and channels come in pairs."""
+    return plan.problem.dtype == "bf16" and plan.pieces == 1 and plan.in_channels % PAIR == 0
 
 
 def _storage(dtype: str) -> str:

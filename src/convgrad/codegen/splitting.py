@@ -67,8 +67,8 @@ class Watch:
     Made at the start of a function: its state is on the stack there, and in registers once LLVM has seen it.
     """
 
-    def __init__(self, b: Builder, lanes: int):
-        self._kinds = (f"<{lanes} x i32>", "i32")
+    def __init__(self, b: Builder, lanes: int, *, bf16: bool = False):
+        self._kinds = (f"<{lanes} x i32>", "i32", *([f"<{2 * lanes} x i16>"] if bf16 else []))
         self._low = [b.emit("ptr", f"alloca {kind}, align 64") for kind in self._kinds]
         self._high = [b.emit("ptr", f"alloca {kind}, align 64") for kind in self._kinds]
         for kind, low, high in zip(self._kinds, self._low, self._high, strict=True):
@@ -77,11 +77,17 @@ class Watch:
 
     def note(self, b: Builder, value: Value) -> None:
         """Look at a vector of full length or at one number."""
-        bits = b.cast("bitcast", value, _as(value, "i32"))
+        self._note(b, b.cast("bitcast", value, _as(value, "i32")), 0x7FFFFFFF)
+
+    def note_bf16(self, b: Builder, numbers: Value) -> None:
+        """Look at twice as many bf16, as they are."""
+        self._note(b, numbers, 0x7FFF)
+
+    def _note(self, b: Builder, bits: Value, magnitude: int) -> None:
         which = self._kinds.index(bits.type)
-        size = b.binary("and", bits, constant(bits.type, 0x7FFFFFFF))
+        size = b.binary("and", bits, constant(bits.type, magnitude))
         less = b.binary("add", size, constant(bits.type, -1))  # zero becomes the largest
-        suffix = "v" + bits.type[1:-1].replace(" x ", "") if which == 0 else "i32"
+        suffix = "v" + bits.type[1:-1].replace(" x ", "") if which != 1 else "i32"
         for place, seen, name in ((self._low[which], less, "umin"), (self._high[which], size, "umax")):
             before = b.load(bits.type, place, 4)
             b.store(b.call(bits.type, f"llvm.{name}.{suffix}", before, seen), place, 4)
@@ -90,11 +96,30 @@ class Watch:
         """Bits of the least magnitude, less one, and of the largest: i32, to be compared unsigned."""
         results = []
         for places, name in ((self._low, "umin"), (self._high, "umax")):
-            vector, one = (b.load(kind, place, 4) for kind, place in zip(self._kinds, places, strict=True))
-            suffix = "v" + vector.type[1:-1].replace(" x ", "")
-            across = b.call("i32", f"llvm.vector.reduce.{name}.{suffix}", vector)
-            results.append(b.call("i32", f"llvm.{name}.i32", across, one))
+            seen = [b.load(kind, place, 4) for kind, place in zip(self._kinds, places, strict=True)]
+            whole, one, *halves = (_across(b, value, name) for value in seen)
+            result = b.call("i32", f"llvm.{name}.i32", whole, one)
+            for half in halves:
+                result = b.call("i32", f"llvm.{name}.i32", result, _of_bf16(b, half, less=name == "umin"))
+            results.append(result)
         return results[0], results[1]
+
+
+def _across(b: Builder, value: Value, name: str) -> Value:
+    """The extreme of all lanes."""
+    if not value.type.startswith("<"):
+        return value
+    lanes, kind = value.type[1:-1].split(" x ")
+    return b.call(kind, f"llvm.vector.reduce.{name}.v{lanes}{kind}", value)
+
+
+def _of_bf16(b: Builder, half: Value, *, less: bool) -> Value:
+    """A magnitude of bf16 as that of the same number in f32; less one, if it is `less` one, and none stays none."""
+    bits = b.cast("zext", half, "i32")
+    if not less:
+        return b.binary("shl", bits, constant("i32", 16))
+    up = b.binary("shl", b.binary("add", bits, constant("i32", 1)), constant("i32", 16))  # of nothing: zero, in 32 bits
+    return b.binary("add", up, constant("i32", -1))
 
 
 def _rounded(b: Builder, bits: Value) -> Value:

@@ -97,14 +97,14 @@ class Squares:
 
     def _one(self, b: Builder, square: Square) -> None:
         """Here, where its extents or what becomes of its numbers are its own; else in the function of such squares."""
-        pieces = self.copy.pieces
-        if pieces is not None or (isinstance(square.rows, int) and isinstance(square.columns, int)):
-            if square.full(self.lanes) and pieces is None:
+        own = self.copy.own_squares
+        if own or (isinstance(square.rows, int) and isinstance(square.columns, int)):
+            if square.full(self.lanes) and not own:
                 b.call_void(
                     self._function(b, square.skip, True), square.src, square.dst, square.src_step, square.dst_step
                 )
                 return
-            self._turn(b, square, pieces.room if pieces is not None else None)
+            self._turn(b, square, self.copy.square_room)
             return
         steps = square.src_step, square.dst_step
         b.call_void(self._function(b, square.skip, False), square.src, square.dst, *steps, square.rows, square.columns)

@@ -69,14 +69,14 @@ class Isa:
             raw = b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
         elif mask is not None:
             bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
-            raw = self._masked_load(b, stored, address, BYTES[dtype], bits)
+            raw = self.load_masked(b, stored, address, BYTES[dtype], bits)
         elif count is None:
             raw = b.load(stored, address, BYTES[dtype])
         elif count.text == "1":  # LLVM 22 reads two 16-bit numbers under a mask known to hold in one lane only
             one = b.load(STORAGE[dtype], address, BYTES[dtype])
             raw = b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 0")
         else:
-            raw = self._masked_load(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
+            raw = self.load_masked(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
         return self._widen(b, dtype, raw)
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
@@ -120,7 +120,8 @@ class Isa:
         b.module.declare("void", name, [raw.type, "ptr", "i32", mask.type])
         b.do(f"call void @{name}({raw}, {address}, i32 {align}, {mask})")
 
-    def _masked_load(self, b: Builder, type_: str, address: Value, align: int, mask: Value) -> Value:
+    def load_masked(self, b: Builder, type_: str, address: Value, align: int, mask: Value) -> Value:
+        """A vector of which only the lanes of a mask are read; the others are zero."""
         zero = Value(type_, "zeroinitializer")
         return b.call(type_, f"llvm.masked.load.{_suffix(type_)}.p0", address, Value("i32", str(align)), mask, zero)
 

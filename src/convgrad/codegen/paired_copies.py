@@ -1,0 +1,98 @@
+"""Copies of bf16 two by two: the pairs that dot products and matrix units take are moved as words of 32 bits.
+
+Partners lie side by side in the source, which then holds words already, or somewhere apart, as two rows of numbers that
+are put together as they are read. From there on a word is moved, and squares of words are turned, as f32 are: half as
+many as there are numbers, and nothing is converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convgrad.codegen.copying import Copy
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
+from convgrad.codegen.isa.base import Isa, first_lanes
+from convgrad.codegen.splitting import Watch
+from convgrad.codegen.squares import Dim, Squares
+
+PAIR = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedCopy(Copy):
+    """A copy of words to dst, each made of a number of src and its partner, `partner` numbers further.
+
+    Steps are of bf16 in src, and of words in dst; an axis of pairs goes on by two partners. `room` is memory for a
+    square of words.
+    """
+
+    partner: int
+    watch: Watch | None
+    room: Value | None
+
+    @property
+    def own_squares(self) -> bool:
+        """Yes: what is watched is known in the function of the task alone."""
+        return True
+
+    @property
+    def square_room(self) -> Value | None:
+        """Memory for one."""
+        return self.room
+
+    def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
+        """dst[Σ i · dst step] = the pair at src[Σ i · src step], over the box."""
+        dims = self._merged(b, dims)
+        step = PAIR if self.partner == 1 else 1  # from a word to the next that one load brings
+        along_dst = next((d for d in dims if d.dst == 1), None)
+        along_src = next((d for d in dims if d.src == step), None)
+        inner: list[Dim] = []
+        body: Any = self.scalar
+        if along_dst is not None and along_dst is along_src:
+            inner, body = [along_dst], self._every
+        elif along_dst is not None and along_src is not None:
+            inner, body = [along_dst, along_src], Squares(self).emit
+        outer = [d for d in dims if all(d is not other for other in inner)]
+        self.nest(b, src, dst, self._in_order(outer), lambda s, d: body(b, s, d, *inner))
+
+    def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
+        """Words, or the first `count`."""
+        if self.partner == 1:
+            words = _load(b, self.isa, src, PAIR * lanes, None if count is None else b.mul(count, PAIR))
+        else:
+            even, odd = (_load(b, self.isa, self.src_at(b, src, n * self.partner), lanes, count) for n in range(PAIR))
+            words = _together(b, even, odd)
+        return b.cast("bitcast", words, vector_of(lanes, "float"))
+
+    def scalar(self, b: Builder, src: Value, dst: Value) -> None:
+        """One word."""
+        even, odd = (b.load("i16", self.src_at(b, src, n * self.partner), PAIR) for n in range(PAIR))
+        words = vector_of(self.isa.lanes("f32"), "i32")
+        one = b.emit(words, f"insertelement {words} zeroinitializer, {_together(b, even, odd)}, i64 0")
+        self.store(b, b.cast("bitcast", one, vector_of(self.isa.lanes("f32"), "float")), dst, index(1))
+
+    def store(self, b: Builder, value: Value, dst: Value, count: Value | None = None) -> None:
+        """Words, which may lie at any address of a bf16."""
+        lanes = PAIR * self.isa.lanes("f32")
+        numbers = b.cast("bitcast", value, vector_of(lanes, "i16"))
+        if self.watch is not None:
+            self.watch.note_bf16(b, numbers)
+        self.isa.store_bits(b, numbers, dst, None if count is None else index(b.mul(count, PAIR)))
+
+
+def _load(b: Builder, isa: Isa, address: Value, lanes: int, count: Index | None) -> Value:
+    """Numbers as they are; zeros beyond the first `count`."""
+    kind = vector_of(lanes, "i16")
+    if count is None:
+        return b.load(kind, address, PAIR)
+    return isa.load_masked(b, kind, address, PAIR, first_lanes(b, lanes, index(count)))
+
+
+def _together(b: Builder, even: Value, odd: Value) -> Value:
+    """Words whose lower halves are the even numbers."""
+    kind = even.type.replace("i16", "i32")
+    high = b.binary("shl", b.cast("zext", odd, kind), constant(kind, 16))
+    return b.binary("or", b.cast("zext", even, kind), high)
