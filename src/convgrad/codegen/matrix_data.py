@@ -14,6 +14,7 @@ from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.paired_weights import PairedPanel
 from convgrad.codegen.pairs import store_pairs
 from convgrad.codegen.panels import bias_at
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
@@ -141,8 +142,8 @@ class MatrixStages(DataStages):
     ) -> None:  # fmt: skip
         """The weights as f32 in scratch, channel by channel, and from there two by two as pieces."""
         plan, p = self.plan, self.plan.problem
-        if moves_pairs(plan) and 1 in (lanes[0][2], channels[2]):
-            self._pack_pairs(b, source, target, lanes[0], channels)
+        if moves_pairs(plan):
+            self._pack_pairs(b, at, source, target, lanes[0], channels)
             return
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="f32")
         full = plan.out_channels % plan.width == 0 or plan.writes_in_place
@@ -167,34 +168,25 @@ class MatrixStages(DataStages):
         b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
 
     def _pack_pairs(
-        self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int, int], channels: tuple[Index, int, int]
-    ) -> None:
-        """Those of bf16, whose lanes or channels lie together, two by two as they are."""
+        self, b: Builder, at: Places, source: Value, target: Value, lanes: tuple[Index, int, int],
+        channels: tuple[Index, int, int],
+    ) -> None:  # fmt: skip
+        """Those of bf16, two by two as they are."""
         plan, p, (many, _, lane_step), (count, room, step) = self.plan, self.plan.problem, lanes, channels
-        block, row = plan.lane_tiles * TILE_NUMBERS // PAIR, TILE_NUMBERS // (DEPTH // PAIR) // PAIR
-        taps, place = [], room // DEPTH * block
+        taps, place = [], room * plan.width // PAIR
         for extent, tap_step in reversed(list(zip(p.taps, p.w_strides[3:], strict=True))):
-            taps.append(Dim(extent, tap_step, place))
+            taps.insert(0, Dim(extent, tap_step, place))
             place *= extent
         if not (many == plan.width and isinstance(count, int) and count == room):
             emit_zero(b, self.isa, "f32", target, place)
-        copy = PairedCopy(
-            isa=self.isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=step, watch=self.watch,
+        panel = PairedPanel(copy=self._paired(step), tiles=plan.lane_tiles, taps=taps, staging=at.scratch)
+        panel.emit(b, source, target, (many, lane_step), (count, step))
+
+    def _paired(self, partner: int) -> PairedCopy:
+        return PairedCopy(
+            isa=self.isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=partner, watch=self.watch,
             room=self.room,
         )  # fmt: skip
-        whole = b.floor_div(count, DEPTH)
-        parts = [(0, [Dim(whole, DEPTH * step, block), Dim(DEPTH // PAIR, PAIR * step, row)])]
-        if plan.in_channels % DEPTH:
-            rest = b.floor_div(b.sub(count, b.mul(whole, DEPTH)), PAIR)
-            parts.append((whole, [Dim(rest, PAIR * step, row)]))
-        for tile in range(plan.lane_tiles):
-            some = b.minimum(b.maximum(b.sub(many, tile * COLUMNS), 0), COLUMNS)
-            for first, pairs in parts:
-                here = b.add(b.mul(first, DEPTH * step), tile * COLUMNS * lane_step)
-                there = b.add(b.mul(first, PAIR * block), tile * TILE_NUMBERS)
-                copy.emit(
-                    b, b.at(source, here, "i16"), b.at(target, there, "i16"), [*taps, *pairs, Dim(some, lane_step, 1)]
-                )
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
@@ -235,10 +227,7 @@ class MatrixStages(DataStages):
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of bf16, which are not split."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
-        copy = PairedCopy(
-            isa=self.isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=stride, watch=self.watch,
-            room=self.room,
-        )  # fmt: skip
+        copy = self._paired(stride)
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
         whole = b.floor_div(channels, DEPTH)
         if plan.in_channels >= DEPTH:

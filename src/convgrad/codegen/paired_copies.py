@@ -8,7 +8,7 @@ many as there are numbers, and nothing is converted.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from convgrad.codegen.copying import Copy
@@ -42,6 +42,10 @@ class PairedCopy(Copy):
     def square_room(self) -> Value | None:
         """Memory for one."""
         return self.room
+
+    def beside(self, partner: int) -> PairedCopy:
+        """The same of numbers whose partners are elsewhere."""
+        return replace(self, partner=partner)
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = the pair at src[Σ i · src step], over the box."""

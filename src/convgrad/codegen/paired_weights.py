@@ -1,0 +1,117 @@
+"""Weights of bf16 as a matrix unit reads them: pairs of input channels, side by side for every lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant
+from convgrad.codegen.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.squares import Dim
+from convgrad.plan.matrix import COLUMNS, DEPTH
+
+ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
+TILE_WORDS = DEPTH // PAIR * ROW_WORDS
+HIGH = -65536  # the bits of the second number of a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedPanel:
+    """target[taps, block of 32 channels, tile of 16 lanes, pair, lane] = pairs of the channels of `source`.
+
+    lanes     (extent, source step), `tiles` of them side by side in the panel
+    channels  (how many there are, source step)
+    taps      as in the source, in words of the target
+    staging   room for a tile of all taps, where these lie between channels: the channels and taps of a lane are one run
+    """
+
+    copy: PairedCopy
+    tiles: int
+    taps: Sequence[Dim]
+    staging: Value
+
+    def emit(
+        self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
+    ) -> None:
+        """All of it, but for what lies beyond the lanes and channels that there are."""
+        (many, lane_step), (count, step) = lanes, channels
+        whole = b.floor_div(count, DEPTH)
+        rest = b.floor_div(b.sub(count, b.mul(whole, DEPTH)), PAIR)
+        for tile in range(self.tiles):
+            some = b.minimum(b.maximum(b.sub(many, tile * COLUMNS), 0), COLUMNS)
+            here = b.at(source, tile * COLUMNS * lane_step, "i16")
+            there = b.at(target, tile * TILE_WORDS, "i32")
+            lane = Dim(some, lane_step, 1)
+
+            def block(n: Index, pairs: Index, here: Value = here, there: Value = there, lane: Dim = lane) -> None:
+                of, to = b.at(here, b.mul(n, DEPTH * step), "i16"), b.at(there, b.mul(n, self.block), "i32")
+                if self._runs(lane_step, step):
+                    self._run(b, of, to, pairs, lane)
+                else:
+                    self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), lane])
+
+            b.loop(0, whole, lambda n, _, block=block: block(n, DEPTH // PAIR), name="block")
+            if rest != 0:
+                with b.when(b.compare("sgt", rest, 0)):
+                    block(whole, rest)
+
+    @property
+    def block(self) -> int:
+        """Words of 32 channels in all tiles."""
+        return self.tiles * TILE_WORDS
+
+    @property
+    def _every(self) -> int:
+        """Taps."""
+        total = 1
+        for tap in self.taps:
+            assert isinstance(tap.extent, int)
+            total *= tap.extent
+        return total
+
+    def _runs(self, lane_step: int, step: int) -> bool:
+        """Whether the taps of a channel, and channels, follow each other in the source."""
+        if 1 in (lane_step, step) or step != self._every:
+            return False
+        place = 1
+        for tap in reversed(self.taps):
+            assert isinstance(tap.extent, int)
+            if tap.extent > 1 and tap.src != place:
+                return False
+            place *= tap.extent
+        return True
+
+    def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
+        """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""
+        every = self._every
+        self.copy.beside(1).emit(
+            b, source, self.staging, [Dim(b.mul(pairs, every), PAIR, ROW_WORDS), Dim(lane.extent, lane.src, 1)]
+        )
+        step = self.taps_step
+
+        def pair(p: Index, tap: Index, odd: int) -> None:
+            first = b.mul(p, PAIR * every)
+            words = []
+            for number in range(PAIR):
+                run = b.add(b.add(first, number * every), tap)
+                place = b.floor_div(run, PAIR)
+                words.append(b.load(f"<{ROW_WORDS} x i32>", b.at(self.staging, b.mul(place, ROW_WORDS), "i32"), 64))
+            even, other = words
+            kind = even.type
+            high = (odd + every) % PAIR
+            low = b.binary("lshr", even, constant(kind, 16)) if odd else b.binary("and", even, constant(kind, 65535))
+            top = b.binary("and", other, constant(kind, HIGH)) if high else b.binary("shl", other, constant(kind, 16))
+            there = b.add(b.mul(tap, step), b.mul(p, ROW_WORDS))
+            b.store(b.binary("or", low, top), b.at(target, there, "i32"), 64)
+
+        for odd in range(min(PAIR, every)):
+            b.loop(
+                odd, every, lambda tap, _, odd=odd: b.loop(0, pairs, lambda p, _: pair(p, tap, odd), name="pair"),
+                step=PAIR, name="tap",
+            )  # fmt: skip
+
+    @property
+    def taps_step(self) -> int:
+        """Words of the target from a tap to the next."""
+        return min((tap.dst for tap in self.taps), default=0)
