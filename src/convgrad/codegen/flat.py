@@ -6,6 +6,7 @@ from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index
 from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.paired_windows import PairedRuns
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import SumsStage
 from convgrad.codegen.zeroing import emit_zero
@@ -23,7 +24,7 @@ class FlatSums(SumsStage):
         """Zeros, once per task."""
         emit_zero(b, self.isa, "f32", at.scratch, self.slab_bytes // 4)
 
-    def row_copy(self) -> Copy:
+    def row_copy(self) -> Copy | PairedRuns:
         """From x to its slab."""
         raise NotImplementedError
 

@@ -13,7 +13,7 @@ from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.packing import pack_weights_panel
-from convgrad.codegen.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.paired_weights import PairedPanel
 from convgrad.codegen.pairs import store_pairs
 from convgrad.codegen.panels import bias_at
@@ -94,6 +94,11 @@ class MatrixStages(DataStages):
         return "i16"
 
     @property
+    def _pairs(self) -> bool:
+        """Whether bf16 are moved as they are: their channels come in pairs."""
+        return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
+
+    @property
     def _f32_panel(self) -> int:
         return round64(4 * self.plan.taps * self.plan.i_block * self.plan.width)
 
@@ -105,7 +110,7 @@ class MatrixStages(DataStages):
     def pack(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the weights."""
         self.room = room_for_square(b, self.plan.lanes)
-        self.watch = Watch(b, self.plan.lanes, bf16=moves_pairs(self.plan)) if self.verdict else None
+        self.watch = Watch(b, self.plan.lanes, bf16=self._pairs) if self.verdict else None
         super().pack(b, at, task)
         if self.verdict and self.watch:
             if self.plan.problem.bias:
@@ -131,7 +136,7 @@ class MatrixStages(DataStages):
     def watched_task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the input."""
         self.room = room_for_square(b, self.plan.lanes)
-        self.watch = Watch(b, self.plan.lanes, bf16=moves_pairs(self.plan)) if self.verdict else None
+        self.watch = Watch(b, self.plan.lanes, bf16=self._pairs) if self.verdict else None
         super().task(b, at, task)
         if self.verdict and self.watch:
             self.verdict.note_first(b, at.shared, task, self.watch)
@@ -142,7 +147,7 @@ class MatrixStages(DataStages):
     ) -> None:  # fmt: skip
         """The weights as f32 in scratch, channel by channel, and from there two by two as pieces."""
         plan, p = self.plan, self.plan.problem
-        if moves_pairs(plan):
+        if self._pairs:
             self._pack_pairs(b, at, source, target, lanes[0], channels)
             return
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="f32")
@@ -179,14 +184,8 @@ class MatrixStages(DataStages):
             place *= extent
         if not (many == plan.width and isinstance(count, int) and count == room):
             emit_zero(b, self.isa, "f32", target, place)
-        panel = PairedPanel(copy=self._paired(step), tiles=plan.lane_tiles, taps=taps, staging=at.scratch)
+        panel = PairedPanel(copy=paired_copy(self.isa, self.watch, self.room, step), tiles=plan.lane_tiles, taps=taps, staging=at.scratch)
         panel.emit(b, source, target, (many, lane_step), (count, step))
-
-    def _paired(self, partner: int) -> PairedCopy:
-        return PairedCopy(
-            isa=self.isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=partner, watch=self.watch,
-            room=self.room,
-        )  # fmt: skip
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
@@ -211,7 +210,7 @@ class MatrixStages(DataStages):
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Channels 32 by 32, then the rest."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
-        if moves_pairs(plan):
+        if self._pairs:
             self._copy_pairs(b, tensor, packed, dims, channels)
             return
         pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
@@ -227,7 +226,7 @@ class MatrixStages(DataStages):
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of bf16, which are not split."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
-        copy = self._paired(stride)
+        copy = paired_copy(self.isa, self.watch, self.room, stride)
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
         whole = b.floor_div(channels, DEPTH)
         if plan.in_channels >= DEPTH:
@@ -237,11 +236,6 @@ class MatrixStages(DataStages):
             pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, DEPTH)), PAIR), PAIR * stride, 1)
             source = b.at(tensor, b.mul(whole, DEPTH * stride), "i16")
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
-
-
-def moves_pairs(plan: MatrixDataPlan) -> bool:
-    """Whether numbers are bf16 that stay as they are, and channels come in pairs."""
-    return plan.problem.dtype == "bf16" and plan.pieces == 1 and plan.in_channels % PAIR == 0
 
 
 def _storage(dtype: str) -> str:

@@ -14,6 +14,8 @@ from convgrad.codegen.isa.matrix import UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.paired_copies import PairedCopy, moves_pairs, paired_copy
+from convgrad.codegen.paired_windows import PairedLanes, PairedRuns
 from convgrad.codegen.pairs import PairCopy
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
@@ -72,7 +74,8 @@ class MatrixSums(FlatSums):
         """As for any WeightsPlan, watching both operands."""
         plan = self.plan
         self.room = room_for_square(b, plan.lanes)
-        self.watches = (Watch(b, plan.lanes), Watch(b, plan.lanes)) if self.verdict else None
+        watches = (Watch(b, plan.lanes, bf16=moves_pairs(plan)) for _ in "xy")
+        self.watches = (next(watches), next(watches)) if self.verdict else None
         self.clear_slabs(b, at)
         super().task(b, at, task)
         if self.verdict and self.watches:
@@ -85,9 +88,10 @@ class MatrixSums(FlatSums):
         watch = self.watches[side] if self.watches else None
         return Pieces(self.plan.pieces, step, self.plan.exact, watch, self.room)
 
-    def row_copy(self) -> Copy:
+    def row_copy(self) -> Copy | PairedRuns:
         """Into pieces."""
-        return replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.x_piece, 0))
+        numbers = replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.x_piece, 0))
+        return PairedRuns(pairs=self._paired(0), numbers=numbers) if moves_pairs(self.plan) else numbers
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
         """Channels of y, two windows at a time."""
@@ -102,9 +106,7 @@ class MatrixSums(FlatSums):
         ):
             dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
             source = b.add(source, b.mul(start, step))
-        pairs = PairCopy(
-            isa=self.isa, src_dtype=plan.problem.dtype, pieces=self._pieces(plan.y_piece, 1), width=plan.width
-        )
+        pairs = self._pair_copy()
 
         def of_block(lane_block: Index, _: object) -> None:
             count: Index = plan.width
@@ -115,6 +117,17 @@ class MatrixSums(FlatSums):
             pairs.emit(b, here, there, dims[:-1], dims[-1], Dim(count, channel, 1))
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def _pair_copy(self) -> PairCopy | PairedLanes:
+        plan = self.plan
+        if moves_pairs(plan):
+            return PairedLanes(copy=self._paired(1), width=plan.width)
+        pieces = self._pieces(plan.y_piece, 1)
+        return PairCopy(isa=self.isa, src_dtype=plan.problem.dtype, pieces=pieces, width=plan.width)
+
+    def _paired(self, side: int) -> PairedCopy:
+        watch = self.watches[side] if self.watches else None
+        return paired_copy(self.isa, watch, self.room)
 
     # --- arithmetic
 

@@ -7,7 +7,7 @@ many as there are numbers, and nothing is converted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,8 @@ from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
 from convgrad.codegen.isa.base import Isa, first_lanes
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.squares import Dim, Squares
+from convgrad.plan.matrix import MatrixDataPlan
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 PAIR = 2
 
@@ -25,11 +27,11 @@ PAIR = 2
 class PairedCopy(Copy):
     """A copy of words to dst, each made of a number of src and its partner, `partner` numbers further.
 
-    Steps are of bf16 in src, and of words in dst; an axis of pairs goes on by two partners. `room` is memory for a
-    square of words.
+    Steps are of bf16 in src, and of words in dst; an axis of pairs goes on by two partners. A number without a
+    partner (None) is paired with zero. `room` is memory for a square of words.
     """
 
-    partner: int
+    partner: int | None
     watch: Watch | None
     room: Value | None
 
@@ -43,7 +45,7 @@ class PairedCopy(Copy):
         """Memory for one."""
         return self.room
 
-    def beside(self, partner: int) -> PairedCopy:
+    def beside(self, partner: int | None) -> PairedCopy:
         """The same of numbers whose partners are elsewhere."""
         return replace(self, partner=partner)
 
@@ -65,29 +67,41 @@ class PairedCopy(Copy):
     def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
         """Words, or the first `count`."""
         if self.partner == 1:
-            words = _load(b, self.isa, src, PAIR * lanes, None if count is None else b.mul(count, PAIR))
+            words = load_bf16(b, self.isa, src, PAIR * lanes, None if count is None else b.mul(count, PAIR))
         else:
-            even, odd = (_load(b, self.isa, self.src_at(b, src, n * self.partner), lanes, count) for n in range(PAIR))
-            words = _together(b, even, odd)
+            words = self._together(b, lambda place: load_bf16(b, self.isa, self.src_at(b, src, place), lanes, count))
         return b.cast("bitcast", words, vector_of(lanes, "float"))
 
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One word."""
-        even, odd = (b.load("i16", self.src_at(b, src, n * self.partner), PAIR) for n in range(PAIR))
+        word = self._together(b, lambda place: b.load("i16", self.src_at(b, src, place), PAIR))
         words = vector_of(self.isa.lanes("f32"), "i32")
-        one = b.emit(words, f"insertelement {words} zeroinitializer, {_together(b, even, odd)}, i64 0")
+        one = b.emit(words, f"insertelement {words} zeroinitializer, {word}, i64 0")
         self.store(b, b.cast("bitcast", one, vector_of(self.isa.lanes("f32"), "float")), dst, index(1))
 
     def store(self, b: Builder, value: Value, dst: Value, count: Value | None = None) -> None:
         """Words, which may lie at any address of a bf16."""
         lanes = PAIR * self.isa.lanes("f32")
         numbers = b.cast("bitcast", value, vector_of(lanes, "i16"))
-        if self.watch is not None:
-            self.watch.note_bf16(b, numbers)
+        self.note(b, numbers)
         self.isa.store_bits(b, numbers, dst, None if count is None else index(b.mul(count, PAIR)))
 
+    def _together(self, b: Builder, load: Callable[[int], Value]) -> Value:
+        """Words whose lower halves are the even numbers."""
+        even = load(0)
+        kind = even.type.replace("i16", "i32")
+        low = b.cast("zext", even, kind)
+        if self.partner is None:
+            return low
+        return b.binary("or", low, b.binary("shl", b.cast("zext", load(self.partner), kind), constant(kind, 16)))
 
-def _load(b: Builder, isa: Isa, address: Value, lanes: int, count: Index | None) -> Value:
+    def note(self, b: Builder, numbers: Value) -> None:
+        """Look at what is moved."""
+        if self.watch is not None:
+            self.watch.note_bf16(b, numbers)
+
+
+def load_bf16(b: Builder, isa: Isa, address: Value, lanes: int, count: Index | None) -> Value:
     """Numbers as they are; zeros beyond the first `count`."""
     kind = vector_of(lanes, "i16")
     if count is None:
@@ -95,8 +109,13 @@ def _load(b: Builder, isa: Isa, address: Value, lanes: int, count: Index | None)
     return isa.load_masked(b, kind, address, PAIR, first_lanes(b, lanes, index(count)))
 
 
-def _together(b: Builder, even: Value, odd: Value) -> Value:
-    """Words whose lower halves are the even numbers."""
-    kind = even.type.replace("i16", "i32")
-    high = b.binary("shl", b.cast("zext", odd, kind), constant(kind, 16))
-    return b.binary("or", b.cast("zext", even, kind), high)
+def paired_copy(isa: Isa, watch: Watch | None, room: Value | None, partner: int = 1) -> PairedCopy:
+    """Of numbers so far apart."""
+    return PairedCopy(
+        isa=isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=partner, watch=watch, room=room
+    )  # fmt: skip
+
+
+def moves_pairs(plan: MatrixDataPlan | MatrixWeightsPlan) -> bool:
+    """Whether numbers are bf16 that stay as they are."""
+    return plan.problem.dtype == "bf16" and plan.pieces == 1
