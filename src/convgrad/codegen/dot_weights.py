@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.matrix_weights import MatrixSums, lower_with_fallback
-from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
@@ -28,18 +27,20 @@ class DotSums(MatrixSums):
         """Nothing has to be begun."""
         self.watched_task(b, at, task)
 
-    def add_products(self, b: Builder, a: Value, x: Value, c: Value, reductions: list[Reduction]) -> None:
-        """To the sums of one tap and one register tile."""
+    def add_products(
+        self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
+    ) -> None:
+        """To the sums of one block of lanes, one tap and one register tile."""
         plan, (_, channel_step) = self.plan, self.plan.row_slab
-        rows = range(plan.row_channels)
-        sums = Tile(
-            isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(range(0, plan.width, LANES)),
-            c_rows=tuple(row * plan.width for row in rows), c_columns=tuple(range(0, plan.width, LANES)),
-        )  # fmt: skip
         dots = DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=tuple(row * channel_step for row in rows),
+            unit=DOT_UNITS[plan.isa](), rows=tuple(row * channel_step for row in range(plan.row_channels)),
             columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width,
         )  # fmt: skip
         *outer, windows = reductions
         steps = [Steps(windows, WINDOWS // PAIR)]
-        sums.store(b, c, dots.sum(b, a, x, sums.load(b, c), outer, steps))
+        if self.own is None:
+            place = self._place(b, *at)
+            self.tile.store(b, place, dots.sum(b, a, x, self.tile.load(b, place), outer, steps))
+            return
+        place = self.own.place(b, *at)
+        self.own.after(b, place, dots.sum(b, a, x, self.own.before(b, place), outer, steps), *at)

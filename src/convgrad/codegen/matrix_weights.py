@@ -39,7 +39,7 @@ def lower_with_fallback(plan: MatrixWeightsPlan, sums: MatrixSums) -> KernelModu
     if plan.fallback is not None and sums.verdict is not None:
         spare = SumsStage(plan.fallback)
         again, shared, other = emit_weights(module, spare, "again.", shared, sums.verdict.bad)
-        stages, scratch = (stages[0], again[0], stages[1], *again[1:]), max(scratch, other)
+        stages, scratch = (stages[0], again[0], *stages[1:], *again[1:]), max(scratch, other)
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
@@ -136,7 +136,6 @@ class MatrixSums(FlatSums):
         plan = self.plan
         strides, channel_step = plan.row_slab
         outer = len(plan.outer)
-        sums = self.sums_at(b, lane_block)
         vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
         counts = [
             b.minimum(b.sub(axis.windows, start), block)
@@ -169,15 +168,16 @@ class MatrixSums(FlatSums):
 
             def of_row(row: Index, _: object) -> None:
                 a = b.at(rows, b.add(shift, b.mul(row, channel_step)), "i16")
-                place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
-                self.add_products(b, a, vectors, b.at(sums, place, self.kind), reductions)
+                self.add_products(b, a, vectors, (lane_block, tap, row), reductions)
 
             b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
 
         taps(0, 0, 0, [])
 
-    def add_products(self, b: Builder, a: Value, x: Value, c: Value, reductions: list[Reduction]) -> None:
-        """To the sums of one tap and one block of tiles."""
+    def add_products(
+        self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
+    ) -> None:
+        """To the sums of one block of lanes, one tap and one block of tiles."""
         plan, (_, channel_step) = self.plan, self.plan.row_slab
         tile = MatrixTile(
             unit=UNITS[plan.isa](),
@@ -191,4 +191,10 @@ class MatrixSums(FlatSums):
             c_rows=range(0, plan.row_channels * plan.width, ROWS * plan.width),
             c_step=plan.width,
         )
-        tile.emit(b, a, x, c, reductions, fresh=False)
+        tile.emit(b, a, x, self._place(b, *at), reductions, fresh=False)
+
+    def _place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
+        """Where the sums of a tile are that other tasks share."""
+        plan = self.plan
+        place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
+        return b.at(self.sums_at(b, lane_block), place, self.kind)

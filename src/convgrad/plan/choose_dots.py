@@ -18,7 +18,7 @@ from convgrad.plan.tiles import best_tile, cuts, most_rows, step_cycles
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
-MOST_PLANES = 4  # strides up to which x is worth packing in planes
+MOST_PLANES = 8  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 
 

@@ -55,6 +55,11 @@ class DotWeightsPlan(MatrixWeightsPlan):
         """Windows of a step."""
         return WINDOWS
 
+    @property
+    def own_sums(self) -> bool:
+        """Whether a task turns its sums into weights by itself: if they were wrong, the fallback writes all again."""
+        return self.chunks == 1 and prod(self.block_grid) > 0
+
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         assert self.lane_side == "y"

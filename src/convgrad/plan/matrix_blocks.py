@@ -16,7 +16,7 @@ from convgrad.plan.dots import PAIR, DotWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import step_cycles
-from convgrad.plan.window_blocks import SUM_VECTOR
+from convgrad.plan.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.problem.conv import Ints
 
 TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
@@ -44,10 +44,10 @@ def best_window_blocks(plan: MatrixWeightsPlan) -> tuple[float, MatrixWeightsPla
         blocked = replace(plan, block=block)
         products = _products(blocked)
         for rows, lanes in shares:
-            candidate = _chunked(replace(blocked, row_shares=rows, lane_shares=lanes))
-            cycles = _cost(candidate, products)
-            if best is None or cycles < best[0]:
-                best = cycles, candidate
+            for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
+                cycles = _cost(candidate, products)
+                if best is None or cycles < best[0]:
+                    best = cycles, candidate
     assert best is not None
     return best
 
@@ -74,10 +74,13 @@ def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
     yield tuple(block)
 
 
-def _chunked(plan: MatrixWeightsPlan) -> MatrixWeightsPlan:
-    """With as many chunks as their sums, and the blocks of windows, allow."""
+def _chunked(plan: MatrixWeightsPlan) -> Iterator[MatrixWeightsPlan]:
+    """With as many chunks as their sums, and the blocks of windows, allow; with fewer, where one may be kept by a task."""
     most = 1 + SUM_BYTES // max(1, 4 * plan.sum_size)
-    return replace(plan, chunks=max(1, min(MOST_CHUNKS, prod(plan.block_grid), most)))
+    most = max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
+    for chunks in (1, 2, 4, most) if isinstance(plan, DotWeightsPlan) else (most,):
+        if chunks <= most:
+            yield replace(plan, chunks=chunks)
 
 
 def _products(plan: MatrixWeightsPlan) -> float:
@@ -118,5 +121,16 @@ def _cost(plan: MatrixWeightsPlan, products: float) -> float:
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
     cycles = VERDICT if plan.watch else 0.0
-    cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + plan.chunks * plan.sum_size * MOVE
+    cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
+
+
+def _sum_cost(plan: MatrixWeightsPlan) -> float:
+    """To make weights of the sums of all chunks; to clear, write and read those of register tiles, too."""
+    if not isinstance(plan, DotWeightsPlan):
+        return plan.chunks * plan.sum_size * MOVE
+    cycles = plan.sum_size * SUM_MOVE
+    if not plan.own_sums:
+        far = 4 * plan.chunks * plan.sum_size > FAR_SUM_BYTES
+        cycles += 2 * plan.chunks * plan.sum_size * SUM_MOVE * (FAR_SUM if far else 1)
+    return cycles
