@@ -52,9 +52,8 @@ def test_who_packs_the_weights_is_told(convgrad, peaks, layer, own, words):
 def test_code_of_every_instruction_set_is_shown(convgrad, isa):
     status, out, _ = convgrad("explain", "--isa", isa, "--asm", *DECONV)
     assert status == 0
-    assert {"avx512": "zmm", "amx_emulated": "zmm", "amx": "zmm", "avx2": "ymm", "portable": "mulps", "neon": "fmla"}[
-        isa
-    ] in out
+    shown = {"avx2": "ymm", "portable": "mulps", "neon": "fmla"}
+    assert shown.get(isa, "zmm") in out
 
 
 def test_ir_is_what_llvm_reads(convgrad):

@@ -31,13 +31,19 @@ def compile_function(isa, arguments, body):
     return call
 
 
-def run_here(module, machine, arrays, *, low=False):
+def load_here(module, machine):
+    """The addresses of the stages of a kernel, and what keeps them there."""
+    symbols = tuple(stage.symbol for stage in module.stages)
+    return jit.load(jit.compile_ir(module.ir, machine), symbols)
+
+
+def run_here(module, machine, arrays, *, low=False, loaded=None):
     """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
 
-    `arrays` are x, w, y and bias, or None for none. Returns the symbols of the stages that did anything.
+    `arrays` are x, w, y and bias, or None for none; `loaded` is what `load_here` gave, for a kernel that runs often.
+    Returns the symbols of the stages that did anything.
     """
-    symbols = tuple(stage.symbol for stage in module.stages)
-    addresses, keep = jit.load(jit.compile_ir(module.ir, machine), symbols)
+    addresses, keep = loaded or load_here(module, machine)
     shared = Buffer(-(-module.shared_bytes // 64) * 64, low=low)
     assert module.scratch_bytes % 64 == 0
     scratch = Buffer(module.scratch_bytes, low=low)

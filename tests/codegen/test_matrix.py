@@ -161,9 +161,12 @@ SMALL = [problem_of(u, (6, 18), (6, 18), (3, 3), channels=(33, 20), low=1) for u
 IDS = ["x", "w", "y"]
 
 
-def run(plan, given, bias=None, held=0.0):
-    """The result of a plan, and whether it had to be computed again on vectors; `held` is in the output at first."""
-    p, machine = plan.problem, machine_for(ISA)
+def run(plan, given, bias=None, held=0.0, made=None):
+    """The result of a plan, and whether it had to be computed again on vectors; `held` is in the output at first.
+
+    `made` is the module of the plan and what `load_here` gave for it.
+    """
+    p, machine = plan.problem, machine_for(plan.isa)
     unknown = p.unknown.value
     arrays = {
         n: StridedArray(s, p.strides[n], numpy_dtype(p.out_dtype if n == unknown else p.dtype))
@@ -177,7 +180,8 @@ def run(plan, given, bias=None, held=0.0):
         array = StridedArray((channels,), (p.bias_stride,), numpy_dtype(p.dtype))
         array.view[...] = bias
         bias = array
-    ran = run_here(lower(plan), machine, [*(arrays[name] for name in "xwy"), bias])
+    module, loaded = made or (lower(plan), None)
+    ran = run_here(module, machine, [*(arrays[name] for name in "xwy"), bias], loaded=loaded)
     return arrays[unknown].view.copy(), any(symbol.startswith("again.") for symbol in ran)
 
 

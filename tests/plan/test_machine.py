@@ -10,6 +10,8 @@ TRIPLES = {
     "portable": "x86_64",
     "avx2": "x86_64",
     "avx512": "x86_64",
+    "avx512_bf16_emulated": "x86_64",
+    "avx512_bf16": "x86_64",
     "amx_emulated": "x86_64",
     "amx": "x86_64",
     "neon": "aarch64",

@@ -184,7 +184,12 @@ class MatrixStages(DataStages):
             place *= extent
         if not (many == plan.width and isinstance(count, int) and count == room):
             emit_zero(b, self.isa, "f32", target, place)
-        panel = PairedPanel(copy=paired_copy(self.isa, self.watch, self.room, step), tiles=plan.lane_tiles, taps=taps, staging=at.scratch)
+        panel = PairedPanel(
+            copy=paired_copy(self.isa, self.watch, self.room, step),
+            tiles=plan.lane_tiles,
+            taps=taps,
+            staging=at.scratch,
+        )
         panel.emit(b, source, target, (many, lane_step), (count, step))
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:

@@ -22,7 +22,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.weights import SumsStage, emit_weights
 from convgrad.codegen.zeroing import emit_zero
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, limits_of
+from convgrad.plan.matrix import COLUMNS, ROWS, limits_of
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 

@@ -62,7 +62,7 @@ class PairedRuns:
                 some(whole, rest)
 
     def _turned(self, b: Builder, src: Value, dst: Value, rows: Dim, run: Dim) -> None:
-        """Rows across the run: squares of words, and two elements of every row, one of which was there, at an odd end."""
+        """Rows across the run: squares of words, and at an odd end two elements of every row, one of them again."""
         copy, half = self.pairs.beside(run.src), b.floor_div(run.extent, PAIR)
         words = Dim(rows.extent, 1, rows.dst // PAIR)
         copy.emit(b, src, dst, [words, Dim(half, PAIR * run.src, 1)])
@@ -103,7 +103,7 @@ class PairedLanes:
     width: int
 
     def emit(self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], run: Dim, lanes: Dim) -> None:
-        """Over the box of the outer axes, elements q of a run, and lanes; the last of an odd run is paired with zero."""
+        """Over the outer axes, elements q of a run, and lanes; the last of an odd run is paired with zero."""
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in outer]
         half = b.floor_div(run.extent, PAIR)
         pairs = Dim(half, PAIR * run.src, self.width)

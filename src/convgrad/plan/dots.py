@@ -28,8 +28,10 @@ class DotDataPlan(MatrixDataPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         vectors = self.width // LANES
-        assert not any((self.spread, self.pixels, self.reads_in_place, self.packs_weights)) and self.unroll == 0
-        assert self.width % LANES == 0 and self.rows == self.pieces == len(self.products) == 1
+        assert not any((self.spread, self.pixels, self.reads_in_place, self.packs_weights))
+        assert self.unroll == 0
+        assert self.width % LANES == 0
+        assert self.rows == self.pieces == len(self.products) == 1
         assert vectors * (prod(self.tile) + 1) < REGISTERS
         assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
         assert self.i_block % DEPTH == 0

@@ -1,8 +1,8 @@
 """What is known of the machine that kernels are compiled for.
 
 Instruction sets are levels, and a level is exactly the features in its row of `LEVELS`: whatever else a CPU can do is
-left out, so that equal levels mean equal code and equal bits on all machines. That matters most for conversions to
-bf16: with +avx512bf16 LLVM would round with an instruction that turns denormals into zero.
+left out, so that equal levels mean equal code and equal bits on all machines. The emitters round to bf16 by integer
+arithmetic, at every level: where there is +avx512bf16 LLVM would take an instruction that turns denormals into zero.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.plan.block_costs import OVERFLOW
 from convgrad.plan.costs import MOVE, TURN
@@ -18,6 +19,8 @@ from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import step_cycles
 from convgrad.plan.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.problem.conv import Ints
+
+Plan = TypeVar("Plan", bound=MatrixWeightsPlan)
 
 TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolutions take them
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
@@ -35,11 +38,11 @@ LEAST_TASKS = 16
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-def best_window_blocks(plan: MatrixWeightsPlan) -> tuple[float, MatrixWeightsPlan]:
+def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     """Predicted cycles, and the plan with the cheapest blocks of windows, chunks and shares."""
     tiles = -(-plan.row_count // plan.row_channels), plan.lane_blocks
     shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
-    best: tuple[float, MatrixWeightsPlan] | None = None
+    best: tuple[float, Plan] | None = None
     for block in _blocks(plan):
         blocked = replace(plan, block=block)
         products = _products(blocked)
@@ -74,8 +77,8 @@ def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
     yield tuple(block)
 
 
-def _chunked(plan: MatrixWeightsPlan) -> Iterator[MatrixWeightsPlan]:
-    """With as many chunks as their sums, and the blocks of windows, allow; with fewer, where one may be kept by a task."""
+def _chunked(plan: Plan) -> Iterator[Plan]:
+    """With as many chunks as their sums, and blocks of windows, allow; or fewer, where a task may keep its own."""
     most = 1 + SUM_BYTES // max(1, 4 * plan.sum_size)
     most = max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
     for chunks in (1, 2, 4, most) if isinstance(plan, DotWeightsPlan) else (most,):

@@ -1,8 +1,8 @@
 """Dot products of pairs of bf16, which some processors with AVX-512 have: twice as many multiply-adds as of f32.
 
-One instruction adds to each f32 of a vector the products of two pairs, the odd ones first: fma(even, even, fma(odd, odd,
-total)), where denormals count as zero, in the operands and in every sum (Intel 64 and IA-32 Architectures Software
-Developer's Manual, VDPBF16PS).
+One instruction adds to each f32 of a vector the products of two pairs, the odd ones first, as if by fma(even, even,
+fma(odd, odd, total)), where denormals count as zero, in the operands and in every sum (Intel 64 and IA-32 Architectures
+Software Developer's Manual, VDPBF16PS).
 """
 
 from __future__ import annotations

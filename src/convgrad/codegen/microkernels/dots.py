@@ -25,7 +25,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotTile:
-    """C[r, v] += Σ over the reductions and pairs k of a step: A[rows[r] + 2 k] · B[columns[v] + k · b_step], pair by pair.
+    """C[r, v] += Σ A[rows[r] + 2 k] · B[columns[v] + k · b_step], pairs, over the reductions and the pairs k of a step.
 
     Places and steps count bf16. A pair of A meets all lanes; one of B is there for every lane, side by side. C stays in
     registers: rows · columns + columns + 1 of them.

@@ -1,0 +1,246 @@
+"""Dot products of pairs of bf16: the instruction and its emulation, plans on it, and how numbers become pairs."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from codegen.emitted import compile_function, load_here
+from codegen.random_problems import check, check_plan, random_problem, solve
+from codegen.test_kernels import W, X, Y, problem_of
+from codegen.test_matrix import BF16_KINDS, WIDE, data, run
+from convgrad.codegen.isa.dots import DOT_UNITS
+from convgrad.codegen.lower import lower
+from convgrad.plan import machine
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.machine import machine_for, why_not
+from convgrad.runtime import jit
+
+EMULATED, REAL = "avx512_bf16_emulated", "avx512_bf16"
+HERE = [isa for isa in (EMULATED, REAL) if why_not(isa) is None]
+pytestmark = pytest.mark.skipif(not HERE, reason=f"dot products cannot be emulated here: {why_not(EMULATED)}")
+each = pytest.mark.parametrize("isa", HERE)
+PLANS = DotDataPlan, DotWeightsPlan
+BF16 = ml_dtypes.bfloat16
+
+
+def plan_of(problem, isa=EMULATED):
+    return next(plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, PLANS))
+
+
+def in_bf16(problem, out_dtype="f32"):
+    return replace(problem, dtype="bf16", out_dtype=out_dtype)
+
+
+# --- one instruction
+
+
+def multiplied(total, x, y):
+    """VDPBF16PS as the manual writes it: the odd products, then the even ones, denormals being zero."""
+
+    def flushed(values):
+        return np.where(np.abs(values) < np.float32(2.0**-126), np.copysign(np.float32(0), values), values)
+
+    total = flushed(total)
+    for part in (1, 0):
+        factors = (flushed(pairs[part::2].astype(np.float32)).astype(np.float64) for pairs in (x, y))
+        total = flushed((np.prod(list(factors), axis=0) + total.astype(np.float64)).astype(np.float32))
+    return total
+
+
+@each
+def test_a_dot_product_is_what_the_manual_says(isa):
+    def body(b, total, x, y):
+        unit = DOT_UNITS[isa]()
+        before = b.load("<16 x float>", total, 4)
+        b.store(unit.multiply_add(b, unit.load(b, x), unit.load(b, y), before), total, 4)
+
+    call = compile_function(isa, ["ptr", "ptr", "ptr"], body)
+    rng = np.random.default_rng(0)
+    for scale in (1.0, 2.0**-60, 2.0**-64):  # products that are normal, denormal, and neither alone
+        for _ in range(50):
+            x, y = ((rng.standard_normal(32) * scale).astype(BF16) for _ in range(2))
+            x[0], y[0] = BF16(1e-39), BF16(1.0)
+            total = (rng.standard_normal(16) * scale * scale).astype(np.float32)
+            total[3] = 1e-40
+            wanted = multiplied(total, x, y)
+            call(total.ctypes.data, x.ctypes.data, y.ctypes.data)
+            np.testing.assert_array_equal(total.view(np.uint32), wanted.view(np.uint32))
+
+
+@each
+def test_one_pair_meets_all_lanes(isa):
+    def body(b, total, x, y):
+        unit = DOT_UNITS[isa]()
+        b.store(unit.multiply_add(b, unit.splat(b, x), unit.load(b, y), b.load("<16 x float>", total, 4)), total, 4)
+
+    total, y = np.zeros(16, np.float32), np.arange(32).astype(BF16)
+    x = np.array([9, 3, 5], BF16)
+    compile_function(isa, ["ptr", "ptr", "ptr"], body)(total.ctypes.data, x[1:].ctypes.data, y.ctypes.data)
+    np.testing.assert_array_equal(total, 3 * np.arange(0, 32, 2) + 5 * np.arange(1, 32, 2))
+
+
+# --- whole problems, exactly
+
+PACKED = {  # by how numbers become pairs
+    f"{name}, {layout}": problem_of(unknown, layout=layout, **sizes)
+    for layout in ("NCX", "NXC")
+    for name, unknown, sizes in (
+        ("rows of odd length", W, {"image": (7, 7), "windows": (7, 7), "taps": (3, 3), "channels": (34, 40), "low": 1}),
+        ("one column", W, {"image": (9, 1), "windows": (9, 1), "taps": (3, 1), "channels": (34, 40), "low": (1, 0)}),
+        ("planes", W, {"image": (90,), "windows": (11,), "taps": (16,), "channels": (20, 33), "stride": 8, "low": 4}),
+        ("odd channels", Y, {"image": (9, 9), "windows": (9, 9), "taps": (3, 3), "channels": (35, 40), "low": 1}),
+        ("a few channels", Y, {"image": (9, 9), "windows": (9, 9), "taps": (3, 3), "channels": (6, 10), "low": 1}),
+        ("an even number of taps", Y, {"image": (9, 9), "windows": (9, 8), "taps": (3, 2), "channels": (70, 49)}),
+        ("one tap", Y, {"image": (9, 20), "windows": (9, 20), "taps": (1, 1), "channels": (66, 49)}),
+        ("many channels", X, {"image": (4, 5), "windows": (4, 5), "taps": (3, 3), "channels": (33, 600), "low": 1}),
+        ("strides", X, {"image": (13, 19), "windows": (7, 10), "taps": (3, 3), "channels": (33, 48), "stride": 2}),
+        ("long rows", Y, {"image": (3, 75), "windows": (3, 75), "taps": (1, 3), "channels": (36, 20), "low": (0, 1)}),
+    )
+}
+EVERY = {name: in_bf16(problem) for name, problem in (WIDE | PACKED).items()}
+
+
+@each
+@pytest.mark.parametrize("problem", EVERY.values(), ids=EVERY)
+def test_whole_numbers_are_exact(problem, isa):
+    variant = [isinstance(plan, PLANS) for plan in variants(problem, machine_for(isa))].index(True)
+    if isa == HERE[0]:
+        check(problem, isa, variant=variant)
+    if isa == HERE[-1]:
+        check(problem, isa, variant=variant, low=True, alter=1)
+        check_plan(in_bf16(problem, "bf16"), plan_of(in_bf16(problem, "bf16"), isa), machine_for(isa))
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+def test_results_in_bf16_are_written_in_place_where_channels_lie_together(layout):
+    problem = in_bf16(problem_of(Y, (9, 26), (9, 26), (3, 3), channels=(32, 64), low=1, layout=layout), "bf16")
+    plan = plan_of(problem)
+    assert plan.writes_in_place == (layout == "NXC")
+    check_plan(problem, plan, machine_for(EMULATED))
+
+
+@each
+@pytest.mark.parametrize("part", range(3))
+def test_random_problems_by_dot_products(part, isa):
+    found, seed = 0, 1000 * part + (500 if isa == REAL else 0)
+    while found < 12:
+        problem = in_bf16(random_problem(np.random.default_rng(seed)), ("f32", "bf16")[seed % 2])
+        for plan in variants(problem, machine_for(isa)):
+            if isinstance(plan, PLANS):
+                check_plan(problem, plan, machine_for(isa), seed=seed, low=bool(seed % 3))
+                found += 1
+        seed += 1
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_task_may_keep_its_sums(chunks):
+    problem = in_bf16(problem_of(W, (12, 13), (12, 13), (3, 3), channels=(34, 40), low=1, batch=2), "bf16")
+    plan = replace(plan_of(problem), block=(1, 12, 13), chunks=chunks)
+    assert plan.own_sums == (chunks == 1)
+    check_plan(problem, plan, machine_for(EMULATED))
+
+
+# --- numbers that dot products take differently
+
+SMALL = [in_bf16(problem_of(u, (6, 18), (6, 18), (3, 3), channels=(34, 20), low=1)) for u in (X, W, Y)]
+IDS = ["x", "w", "y"]
+
+
+@pytest.mark.parametrize("kind", BF16_KINDS)
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_every_kind_of_data_is_multiplied_as_f32(problem, kind):
+    make, on_vectors = BF16_KINDS[kind]
+    given = {n: v.astype(BF16).astype(np.float32) for n, v in data(problem, np.random.default_rng(5), make).items()}
+    result, again = run(plan_of(problem), given)
+    assert again == on_vectors
+    wide = {n: None for n in "xwy"} | {n: v.astype(np.float64) for n, v in given.items()}
+    exact = solve(problem, **wide)
+    scale = solve(problem, **{n: v if v is None else np.abs(v) for n, v in wide.items()})
+    terms = problem.flops // (2 * result.size)
+    assert np.all(np.abs(result - exact) <= terms * (2.0**-24 * scale + 2.0**-150 * again))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("value", [-np.inf, np.nan, 2.0**-133])
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_one_such_number_gives_the_bits_of_vectors(problem, value, side):
+    problem = in_bf16(problem, "bf16")
+    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    name = sorted(given)[side]
+    given[name].flat[given[name].size // 2] = value
+    plan = plan_of(problem)
+    result, again = run(plan, given)
+    assert again
+    wanted, _ = run(plan.fallback, given)
+    np.testing.assert_array_equal(result.view(np.uint16), wanted.view(np.uint16))
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("unknown", [X, W, Y])
+def test_every_number_is_watched(unknown, layout, odd):
+    """Wherever one is, and however it became one of a pair."""
+    channels = (3, 5) if odd else (4, 6)
+    problem = in_bf16(problem_of(unknown, (3, 5), (3, 5), (1, 3), channels=channels, low=(0, 1), layout=layout))
+    plan = plan_of(problem)
+    module = lower(plan)
+    made = module, load_here(module, machine_for(EMULATED))
+    ones = {name: np.ones(shape) for name, shape in problem.shapes.items() if name != unknown.value}
+    for name, values in ones.items():
+        for place in range(values.size):
+            given = {n: v.copy() for n, v in ones.items()}
+            given[name].flat[place] = np.inf
+            _, again = run(plan, given, made=made)
+            assert again, f"infinity at {np.unravel_index(place, values.shape)} of {name} was not seen"
+
+
+def test_what_is_added_to_an_output_is_computed_on_vectors():
+    for problem in SMALL:
+        plans = list(variants(replace(problem, accumulate=True), machine_for(EMULATED)))
+        assert not any(isinstance(plan, PLANS) for plan in plans)
+
+
+@pytest.mark.parametrize("mode", ["bf16", "any", "strict", "tf32"])
+@pytest.mark.parametrize("unknown", [X, W, Y])
+def test_f32_is_rounded_to_pairs_where_that_is_allowed(unknown, mode):
+    problem = problem_of(unknown, (9, 9), (9, 9), (3, 3), channels=(34, 17), low=1, fpmath_mode=mode)
+    found = [plan for plan in variants(problem, machine_for(EMULATED)) if isinstance(plan, PLANS)]
+    assert bool(found) == (mode in ("bf16", "any"))
+    for plan in found:
+        check_plan(problem, plan, machine_for(EMULATED))
+
+
+# --- the real instruction
+
+
+@pytest.mark.parametrize("problem", SMALL, ids=IDS)
+def test_kernels_for_processors_that_have_it_use_the_instruction(problem):
+    text = jit.assembly(lower(plan_of(problem, REAL)).ir, machine_for(REAL))
+    assert "vdpbf16ps" in text
+    assert "vcvtneps2bf16" not in text, "it takes denormals for zero"
+
+
+def test_dense_layers_are_planned_on_it():
+    for unknown in (X, W, Y):
+        problem = in_bf16(problem_of(unknown, (28, 28), (28, 28), (3, 3), channels=(64, 64), low=1), "bf16")
+        assert isinstance(choose(problem, machine_for(REAL)), PLANS)
+        assert not isinstance(choose(replace(problem, dtype="f32", out_dtype="f32"), machine_for(REAL)), PLANS)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_it_is_preferred_where_it_is_as_fast_as_a_multiply_add(monkeypatch, slow):
+    flags = {*machine.LEVELS[REAL].needs, *(["avx512_fp16"] if slow else [])}
+    monkeypatch.setattr(machine, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(machine, "host_triple", lambda: "x86_64-unknown-linux-gnu")
+    for cached in (machine.why_not, machine.available_isas):
+        cached.cache_clear()
+    try:
+        assert machine.available_isas()[-1] == ("avx512" if slow else REAL)
+        assert REAL in machine.available_isas()
+    finally:
+        monkeypatch.undo()
+        for cached in (machine.why_not, machine.available_isas):
+            cached.cache_clear()
