@@ -42,7 +42,7 @@ def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     Where strides leave little arithmetic to a number, or vectors of neighbours push each other out of L1, L3 is far.
     """
     p = plan.problem
-    moved = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    moved = SIZES[plan.compute] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))  # of 16 bits, lines in halves are as bad
     share = moved / MEMORY_BYTES / cycles
     step = (p.x_strides if plan.solves_y else p.y_strides)[-1]
     collide = SIZES[p.dtype] * step % COLLIDING == 0
