@@ -18,6 +18,7 @@ SPARE = 5  # one register of so many is not for sums and taps: what is read next
 MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all tiles
 MOST_WRITTEN = 2100
 MOST_BODIES = 4
+MOST_STREAMS = 13  # rows of the input that strides keep apart, side by side: a core follows no more of them
 LOAD = 0.7  # cycles for a vector of the input, or of weights
 ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
@@ -47,6 +48,8 @@ def depthwise_data_candidates(
     shares = max(1, base.lane_blocks // NEAR_BLOCKS)
     for rows in range(1, min(MOST_ROWS, axes[-2].count) + 1):
         if rows > FEW_ROWS and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
+            break
+        if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
             break
         most = (machine.registers - machine.registers // SPARE - axes[-1].taps) // rows
         for columns in range(1, min(most, axes[-1].count) + 1):
