@@ -135,6 +135,24 @@ def test_random_problems_by_dot_products(part, isa):
         seed += 1
 
 
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("unknown", [X, Y])
+def test_tasks_may_pack_their_own_weights_and_watch_them(unknown, layout):
+    problem = problem_of(unknown, (6, 7), (6, 7), (3, 3), channels=(70, 66), low=1, batch=2, layout=layout, bias=True)
+    problem = in_bf16(problem, "bf16")
+    plan = replace(plan_of(problem), packs_weights=True, i_block=32, blocks_per_task=1, writes_in_place=False)
+    check_plan(problem, plan, machine_for(EMULATED))
+    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    bias = np.ones(problem.shapes[unknown.value][2])
+    assert not run(plan, given, bias=bias)[1]
+    for place in (0, given["w"].size // 2, given["w"].size - 1):
+        extreme = given | {"w": given["w"].copy()}
+        extreme["w"].flat[place] = np.inf
+        assert run(plan, extreme, bias=bias)[1]
+    bias[-1] = 2.0**-130
+    assert run(plan, given, bias=bias)[1]
+
+
 @pytest.mark.parametrize("chunks", [1, 2])
 def test_a_task_may_keep_its_sums(chunks):
     problem = in_bf16(problem_of(W, (12, 13), (12, 13), (3, 3), channels=(34, 40), low=1, batch=2), "bf16")

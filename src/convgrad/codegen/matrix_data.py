@@ -8,6 +8,7 @@ from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.isa.base import BYTES
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
@@ -16,7 +17,6 @@ from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.paired_weights import PairedPanel
 from convgrad.codegen.pairs import store_pairs
-from convgrad.codegen.panels import bias_at
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
@@ -104,27 +104,32 @@ class MatrixStages(DataStages):
 
     @property
     def pack_bytes(self) -> int:
-        """Scratch of a task of the first stage: a panel of f32, and room to stage it."""
+        """Scratch to pack a panel: one of f32, and room to stage it; of bf16, room for a tile of all taps."""
+        if self._pairs:
+            return round64(BYTES["f32"] * self.plan.taps * TILE_NUMBERS // PAIR)
         return 2 * self._f32_panel
 
-    def pack(self, b: Builder, at: Places, task: Value) -> None:
-        """As for any DataPlan, watching the weights."""
+    def _pack(
+        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
+    ) -> None:
+        """As for any DataPlan, watching the weights, in a function that does nothing else."""
+        room, watch = self.room, self.watch
         self.room = room_for_square(b, self.plan.lanes)
         self.watch = Watch(b, self.plan.lanes, bf16=self._pairs) if self.verdict else None
-        super().pack(b, at, task)
+        super()._pack(b, at, which, target, bias)
         if self.verdict and self.watch:
-            if self.plan.problem.bias:
-                self._note_bias(b, at, task, self.watch)
-            self.verdict.note_second(b, at.shared, task, self.watch)
+            group, block, i_block = which
+            if bias is not None:
+                with b.when(b.compare("eq", i_block, 0)):
+                    self._note_bias(b, bias, self.watch)
+            panel = b.add(b.mul(b.add(b.mul(group, self.plan.lane_blocks), block), self.plan.i_blocks), i_block)
+            self.verdict.note_second(b, at.shared, panel, self.watch)
+        self.room, self.watch = room, watch
 
-    def _note_bias(self, b: Builder, at: Places, task: Value, watch: Watch) -> None:
+    def _note_bias(self, b: Builder, bias: Value, watch: Watch) -> None:
         """What sums begin with is flushed like they are; the first panel of a lane block has packed it."""
-        plan = self.plan
-        group, block, i_block = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks))
-        with b.when(b.compare("eq", i_block, 0)):
-            bias = bias_at(plan, b, at, group, block)
-            for lane in range(0, plan.width, plan.lanes):
-                watch.note(b, self.isa.load(b, "f32", b.at(bias, lane, "float"), plan.lanes))
+        for lane in range(0, self.plan.width, self.plan.lanes):
+            watch.note(b, self.isa.load(b, "f32", b.at(bias, lane, "float"), self.plan.lanes))
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """With tiles."""

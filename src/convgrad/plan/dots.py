@@ -21,6 +21,11 @@ class DotDataPlan(MatrixDataPlan):
     """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
 
     @property
+    def may_pack_weights(self) -> bool:
+        """Whether tasks may do it, who watch them then."""
+        return True
+
+    @property
     def last_pairs(self) -> int:
         """Pairs of channels in the last block of 32 of the input, if it is not whole."""
         return -(-(self.in_channels % DEPTH) // PAIR)
@@ -28,7 +33,7 @@ class DotDataPlan(MatrixDataPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         vectors = self.width // LANES
-        assert not any((self.spread, self.pixels, self.reads_in_place, self.packs_weights))
+        assert not any((self.spread, self.pixels, self.reads_in_place))
         assert self.unroll == 0
         assert self.width % LANES == 0
         assert self.rows == self.pieces == len(self.products) == 1
