@@ -14,7 +14,7 @@ from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.lower import lower
 from convgrad.plan import machine
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.runtime import jit
 
@@ -100,6 +100,34 @@ PACKED = {  # by how numbers become pairs
         ("long rows", Y, {"image": (3, 75), "windows": (3, 75), "taps": (1, 3), "channels": (36, 20), "low": (0, 1)}),
     )
 }
+RUNS = {  # of taps and a few channels
+    f"{c} channels, taps {k}, stride {s}, {layout}": problem_of(
+        Y, (17, 41), tuple((n + 2 * low - k) // s + 1 for n in (17, 41)), (k, k), channels=(c, 40), stride=s, low=low,
+        layout=layout, batch=2, bias=True,
+    )
+    for layout, c, k, s, low in (
+        ("NCX", 3, 3, 2, 1), ("NXC", 3, 3, 2, 1), ("NCX", 1, 5, 3, 2), ("NXC", 1, 2, 1, 0), ("NCX", 4, 4, 4, 0),
+        ("NXC", 3, 7, 2, 3), ("NCX", 2, 3, 1, 1), ("NXC", 8, 3, 1, 1), ("NCX", 7, 2, 1, 1),
+    )
+}  # fmt: skip
+
+
+@each
+@pytest.mark.parametrize("problem", RUNS.values(), ids=RUNS)
+def test_taps_and_few_channels_are_one_run(problem, isa):
+    problem = in_bf16(problem, "bf16")
+    plan = next(plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, DotRunPlan))
+    check_plan(problem, plan, machine_for(isa), low=isa == REAL)
+
+
+def test_what_an_odd_run_reads_at_the_end_of_a_slab_is_zero():
+    problem = in_bf16(problem_of(Y, (3, 3), (1, 1), (3, 3), channels=(3, 16)))
+    plan = next(plan for plan in variants(problem, machine_for(EMULATED)) if isinstance(plan, DotRunPlan))
+    assert plan.run % 2
+    check_plan(problem, plan, machine_for(EMULATED))  # in memory that holds NaN at first
+    check_plan(problem, replace(plan, packs_weights=not plan.packs_weights), machine_for(EMULATED))
+
+
 EVERY = {name: in_bf16(problem) for name, problem in (WIDE | PACKED).items()}
 
 

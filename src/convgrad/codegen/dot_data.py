@@ -27,16 +27,18 @@ class DotSweep(Sweep):
     """The loops of a Sweep around tiles of dot products."""
 
     def _emit_tile(self, spot: Spot) -> None:
-        plan, b = self.plan, self.b
-        assert isinstance(plan, DotDataPlan)
-        dots = DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, TILE_NUMBERS),
-            b_step=DEPTH, ahead=bytes_ahead(plan),
-        )  # fmt: skip
+        b, dots = self.b, self._dots()
         _, out = self._dtypes()
         target = b.at(self.results, spot.result, STORAGE[out])
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         self.tile.store(b, target, dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps()))
+
+    def _dots(self) -> DotTile:
+        plan = self.plan
+        return DotTile(
+            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, TILE_NUMBERS),
+            b_step=DEPTH, ahead=bytes_ahead(plan),
+        )  # fmt: skip
 
     def _steps(self) -> list[Steps]:
         """Blocks of 32 input channels, and what is left of one."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from convgrad.codegen.data import lower_data
 from convgrad.codegen.depthwise_data import lower_depthwise_data
 from convgrad.codegen.dot_data import lower_dot_data
+from convgrad.codegen.dot_runs import lower_dot_runs
 from convgrad.codegen.dot_weights import lower_dot_weights
 from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
@@ -22,7 +23,7 @@ from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
@@ -37,6 +38,7 @@ from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
 
 LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds of plans, special ones first
+    (DotRunPlan, lower_dot_runs),
     (DotDataPlan, lower_dot_data),
     (DotWeightsPlan, lower_dot_weights),
     (MatrixDataPlan, lower_matrix_data),

@@ -95,8 +95,11 @@ class MatrixStages(DataStages):
 
     @property
     def _pairs(self) -> bool:
-        """Whether bf16 are moved as they are: their channels come in pairs."""
+        """Whether bf16 are moved two by two: their channels come in pairs."""
         return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
+
+    def _new_watch(self, b: Builder) -> Watch | None:
+        return Watch(b, self.plan.lanes, bf16=moves_pairs(self.plan)) if self.verdict else None
 
     @property
     def _f32_panel(self) -> int:
@@ -115,7 +118,7 @@ class MatrixStages(DataStages):
         """As for any DataPlan, watching the weights, in a function that does nothing else."""
         room, watch = self.room, self.watch
         self.room = room_for_square(b, self.plan.lanes)
-        self.watch = Watch(b, self.plan.lanes, bf16=self._pairs) if self.verdict else None
+        self.watch = self._new_watch(b)
         super()._pack(b, at, which, target, bias)
         if self.verdict and self.watch:
             group, block, i_block = which
@@ -141,7 +144,7 @@ class MatrixStages(DataStages):
     def watched_task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the input."""
         self.room = room_for_square(b, self.plan.lanes)
-        self.watch = Watch(b, self.plan.lanes, bf16=self._pairs) if self.verdict else None
+        self.watch = self._new_watch(b)
         super().task(b, at, task)
         if self.verdict and self.watch:
             self.verdict.note_first(b, at.shared, task, self.watch)

@@ -20,7 +20,7 @@ from convgrad.plan.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.dots import DotDataPlan
+from convgrad.plan.dots import DotDataPlan, DotRunPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
@@ -108,6 +108,8 @@ def _shape(plan: DataPlan | PlaneDataPlan) -> str:
 def _kind(plan: DataPlan | PlaneDataPlan) -> str:
     if isinstance(plan, PlaneDataPlan):
         return "along outputs of planes"
+    if isinstance(plan, DotRunPlan):
+        return "by dot products of runs"
     if isinstance(plan, DotDataPlan):
         return "by dot products"
     if isinstance(plan, MatrixDataPlan):

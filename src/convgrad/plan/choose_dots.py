@@ -10,7 +10,7 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, TURN, TURN_BACK
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import SPLIT, VERDICT, best_window_blocks
@@ -19,6 +19,7 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PLANES = 8  # strides up to which x is worth packing in planes
+MOST_CHANNELS = 8  # for which taps and channels are one run
 MOST_VECTORS = 4  # side by side in a tile
 
 
@@ -42,11 +43,37 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         i_block=-(-even_share(padded, most) // DEPTH) * DEPTH, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    in_strides, out_strides = problem.strides[given], problem.strides[solved]
-    turned, turned_back = (abs(steps[2]) > abs(steps[-1]) for steps in (in_strides, out_strides))
+    cost = _moving(problem, given, solved) + VERDICT * plan.watch
+    yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
+    if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and _all_in_a_row(plan):
+        yield _along_runs(plan, machine, cost)
+
+
+def _all_in_a_row(plan: DotDataPlan) -> bool:
+    """Whether the innermost axis has several taps, next to each other, of which none always falls beside the image."""
+    p = plan.problem
+    return p.taps[-1] > 1 == p.dilation[-1] and plan.axes[-1].taps == p.taps[-1]
+
+
+def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float, DotRunPlan]:
+    """With the taps of the innermost axis, and the few channels of each, as one run."""
+    pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
+    shape = min(
+        (best_tile(base.axes, (pairs, base.out_channels), LANES, machine.registers, first=first) for first in (1, 0)),
+        key=lambda shape: shape.cycles,
+    )
+    fields = {name: getattr(base, name) for name, field in DotDataPlan.__dataclass_fields__.items() if field.init}
+    fields |= {"block": shape.tile, "tile": shape.tile, "width": shape.width, "i_block": base.in_channels, "unroll": 1}
+    plan = DotRunPlan(**fields)
+    cycles = base.problem.groups * shape.cycles + cost
+    return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
+
+
+def _moving(problem: ConvProblem, given: str, solved: str) -> float:
+    """Cycles to pack what is given, and to unpack the result."""
+    turned, turned_back = (abs(problem.strides[of][2]) > abs(problem.strides[of][-1]) for of in (given, solved))
     cost = prod(problem.shapes[given]) * ((TURN if turned else MOVE) + SPLIT)
-    cost += prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
-    yield problem.groups * shape.cycles + cost + VERDICT * plan.watch, replace(plan, blocks_per_task=plan.lane_blocks)
+    return cost + prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
 
 
 def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotWeightsPlan]]:

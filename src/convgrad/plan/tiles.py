@@ -71,7 +71,7 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 
 def best_tile(
-    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, first: int = 0,
+    axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
     inside: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
