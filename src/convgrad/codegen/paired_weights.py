@@ -38,23 +38,24 @@ class PairedPanel:
         (many, lane_step), (count, step) = lanes, channels
         whole = b.floor_div(count, DEPTH)
         rest = b.floor_div(b.sub(count, b.mul(whole, DEPTH)), PAIR)
-        for tile in range(self.tiles):
-            some = b.minimum(b.maximum(b.sub(many, tile * COLUMNS), 0), COLUMNS)
-            here = b.at(source, tile * COLUMNS * lane_step, "i16")
-            there = b.at(target, tile * TILE_WORDS, "i32")
-            lane = Dim(some, lane_step, 1)
 
-            def block(n: Index, pairs: Index, here: Value = here, there: Value = there, lane: Dim = lane) -> None:
-                of, to = b.at(here, b.mul(n, DEPTH * step), "i16"), b.at(there, b.mul(n, self.block), "i32")
+        def block(n: Index, pairs: Index) -> None:
+            def tile(t: Index, _: object) -> None:
+                of = b.at(source, b.add(b.mul(n, DEPTH * step), b.mul(t, COLUMNS * lane_step)), "i16")
+                to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, TILE_WORDS)), "i32")
+                whole = many == self.tiles * COLUMNS
+                some = COLUMNS if whole else b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
                 if self._runs(lane_step, step):
-                    self._run(b, of, to, pairs, lane)
+                    self._run(b, of, to, pairs, Dim(some, lane_step, 1))
                 else:
-                    self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), lane])
+                    self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), Dim(some, lane_step, 1)])
 
-            b.loop(0, whole, lambda n, _, block=block: block(n, DEPTH // PAIR), name="block")
-            if rest != 0:
-                with b.when(b.compare("sgt", rest, 0)):
-                    block(whole, rest)
+            b.loop(0, self.tiles, tile, name="tile")
+
+        b.loop(0, whole, lambda n, _: block(n, DEPTH // PAIR), name="block")
+        if rest != 0:
+            with b.when(b.compare("sgt", rest, 0)):
+                block(whole, rest)
 
     @property
     def block(self) -> int:
