@@ -48,8 +48,9 @@ def object_file(folder: Path, text: str, machine: Machine) -> Path:
 
 
 def record(folder: Path, module, machine: Machine, _arrays, *, low: bool) -> None:
-    """Compile a kernel, in the place of running it."""
-    object_file(folder, module.ir, machine).write_bytes(jit.compile_ir(module.ir, machine))
+    """Compile a kernel and its fallback, in the place of running it."""
+    for part in (module, *([module.fallback.lower()] if module.fallback else [])):
+        object_file(folder, part.ir, machine).write_bytes(jit.compile_ir(part.ir, machine))
     raise Recorded
 
 

@@ -15,7 +15,7 @@ Types
     f32, bf16 (of ml_dtypes), f16 or f64, the same for all inputs. 16-bit inputs are summed in f32 and rounded once.
 Keywords of every function
     out             an array to write the result to; it must not share memory with an input, and stays untouched if
-                    the call raises
+                    the call raises (or holds NaN, if what numbers beyond bf16 pieces need could not be compiled)
     out_dtype       the type of the result; f32 is possible for 16-bit inputs. `out` implies it
     accumulate      add the result to what `out` holds
     fpmath_mode     how far the operands of f32 products may be rounded: strict (not at all), tf32 (to 16 bits), f16 (to

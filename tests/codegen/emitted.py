@@ -1,13 +1,14 @@
 """Functions and kernels straight from the emitters, compiled and called without the runtime's caches or threads."""
 
 import ctypes
+from functools import lru_cache
 
 import pytest
 
 from codegen.buffers import Buffer
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Module
-from convgrad.codegen.module import CALL_FIELDS
+from convgrad.codegen.module import CALL_FIELDS, VERDICT
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.runtime import jit
 
@@ -33,15 +34,15 @@ def compile_function(isa, arguments, body):
 
 def load_here(module, machine):
     """The addresses of the stages of a kernel, and what keeps them there."""
-    symbols = tuple(stage.symbol for stage in module.stages)
-    return jit.load(jit.compile_ir(module.ir, machine), symbols)
+    symbols = [stage.symbol for stage in module.stages] + [VERDICT] * bool(module.fallback)
+    return jit.load(jit.compile_ir(module.ir, machine), tuple(symbols))
 
 
 def run_here(module, machine, arrays, *, low=False, loaded=None):
     """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
 
     `arrays` are x, w, y and bias, or None for none; `loaded` is what `load_here` gave, for a kernel that runs often.
-    Returns the symbols of the stages that did anything.
+    Returns the symbols of the stages that were run, those of the fallback with "again." before them.
     """
     addresses, keep = loaded or load_here(module, machine)
     shared = Buffer(-(-module.shared_bytes // 64) * 64, low=low)
@@ -51,13 +52,34 @@ def run_here(module, machine, arrays, *, low=False, loaded=None):
     fields = dict(zip(("x", "w", "y", "bias"), places, strict=True))
     fields |= {"shared": shared.address, "scratch": scratch.address}
     ran = []
-    for stage in module.stages:
+    for number, stage in enumerate((*module.stages, None)):
         call = (ctypes.c_int64 * len(CALL_FIELDS))(*(fields.get(name, 0) for name in CALL_FIELDS))
+        if module.fallback and number == module.fallback.after and is_bad(addresses[VERDICT], call):
+            again, code = fallback_here(module.fallback, machine)
+            return ran + [f"again.{symbol}" for symbol in run_here(again, machine, arrays, low=low, loaded=code)]
+        if stage is None:
+            break
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[stage.symbol])(ctypes.addressof(call))
-        claimed = call[CALL_FIELDS.index("tasks")]
-        assert claimed >= stage.tasks or (stage.optional and claimed == 0), f"{stage.symbol} left tasks behind"
-        ran += [stage.symbol] if claimed else []
+        assert call[CALL_FIELDS.index("tasks")] >= stage.tasks, f"{stage.symbol} left tasks behind"
+        ran.append(stage.symbol)
         assert shared.redzone_is_whole(), f"{stage.symbol} wrote beside the shared memory"
         assert scratch.redzone_is_whole(), f"{stage.symbol} wrote beside the scratch"
     del keep
     return ran
+
+
+@lru_cache(maxsize=1)  # of a kernel that runs often
+def fallback_here(fallback, machine):
+    """The module of a fallback, which is as large as was told, and what `load_here` gives for it."""
+    module = fallback.lower()
+    assert (module.shared_bytes, module.scratch_bytes) == (fallback.shared_bytes, fallback.scratch_bytes)
+    assert max(stage.tasks for stage in module.stages) == fallback.most_tasks
+    return module, load_here(module, machine)
+
+
+def is_bad(verdict, call):
+    """What a kernel says of the data of a call."""
+    answer = ctypes.c_int64(-1)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(verdict)(ctypes.addressof(call), ctypes.addressof(answer))
+    assert answer.value in (0, 1)
+    return bool(answer.value)

@@ -1,4 +1,7 @@
-"""The way from XLA into a kernel: no Python in it, buffers checked, workspace handed on, targets that last."""
+"""The way from XLA into a kernel: no Python in it, buffers checked, workspace handed on, targets that last.
+
+Only a fallback that was never needed before is made by Python.
+"""
 
 import ctypes
 import os
@@ -12,9 +15,15 @@ import pytest
 
 import convgrad
 import jax_cases as cases
+from codegen.test_kernels import problem_of
+from convgrad.dtypes import numpy_dtype
 from convgrad.errors import FileFormatError
 from convgrad.jax import handler, targets
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.runtime import jit
+from convgrad.runtime.kernel import kernel_of_variant
 from convgrad.runtime.threads import team
 
 jax, jnp, cj = cases.jax, cases.jnp, cases.cj
@@ -158,6 +167,86 @@ def test_memory_that_is_not_there_is_an_error(arrays):
     assert code == 8
     assert message.startswith(f"greedy: there is no memory for a workspace of {1 << 62} bytes and ")
     assert np.isnan(arrays[2]).all()
+
+
+def isa_with_fallbacks():
+    """An instruction set that computes in pieces, if this machine has one."""
+    isas = [isa for isa in ("avx512_bf16", "avx512_bf16_emulated") if why_not(isa) is None]
+    return isas[0] if isas else pytest.skip("no instruction set of this machine computes in pieces")
+
+
+@pytest.fixture
+def with_fallback():
+    """A handler of a kernel that needs another one for some data, its arrays, and what that other one gives."""
+    isa = isa_with_fallbacks()
+    problem = problem_of(
+        Unknown.Y, (6, 18), (6, 18), (3, 3), channels=(33, 20), low=1, layout="NXC", dtype="bf16", out_dtype="f32"
+    )
+    plans = list(variants(problem, machine_for(isa)))
+    variant = [getattr(plan, "fallback", None) is not None for plan in plans].index(True)
+    kernel = kernel_of_variant(problem, machine_for(isa), variant)
+    shapes, rng = ((6, 18, 33), (3, 3, 33, 20), (6, 18, 20)), np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(numpy_dtype("bf16")) for shape in shapes[:2])
+    x[3, 9, 20] = np.inf
+    arrays, codes = (x, w, np.full(shapes[2], np.nan, np.float32)), ("bf16", "bf16", "f32")
+    buffers = [handler.Buffer(name=n, shape=s, dtype=d) for n, s, d in zip("xwy", shapes, codes, strict=True)]
+    made = handler.Handler("with fallback", kernel, buffers[:2], buffers[2:])
+    frame = Frame([(a.ctypes.data, a.shape, handler.XLA_DTYPES[d]) for a, d in zip(arrays, codes, strict=True)])
+    wanted = np.empty(shapes[2], np.float32)
+    apart = kernel_of_variant(problem, machine_for(isa), variant).prepare()
+    apart(x.ctypes.data, w.ctypes.data, wanted.ctypes.data)
+    enter = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(made.address)
+    frame.arrays = arrays  # which nobody else holds
+    return lambda: enter(frame.address), frame.errors, arrays[2], wanted
+
+
+def test_a_fallback_is_made_when_a_program_first_needs_it(with_fallback):
+    enter, errors, result, wanted = with_fallback
+    assert np.isfinite(wanted).any()
+    assert not np.isfinite(wanted).all()
+    for _ in range(2):
+        result[...] = np.nan
+        assert (enter(), errors) == (None, [])
+        np.testing.assert_array_equal(result, wanted)
+
+
+def test_a_fallback_that_cannot_be_made_is_an_error(with_fallback, monkeypatch, capfd):
+    enter, errors, result, wanted = with_fallback
+    held = sum(word != 0 for word in handler._blocks())
+    with monkeypatch.context() as broken:
+        broken.setenv("CONVGRAD_CACHE_DIR", "off")
+        broken.setattr(jit, "compile_ir", lambda *_: 1 / 0)
+        broken.setattr(sys, "unraisablehook", sys.__unraisablehook__)  # that of pytest makes a warning of it
+        assert enter() == 0xE
+    ((code, message),) = errors
+    assert code == 13
+    assert message.startswith(
+        "with fallback: the code for numbers that pieces of bf16 cannot stand for could not be made"
+    )
+    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert sum(word != 0 for word in handler._blocks()) >= held
+    assert enter() is None
+    np.testing.assert_array_equal(result, wanted)
+
+
+def test_programs_make_fallbacks_on_the_threads_of_xla():
+    program = """
+import numpy as np, jax, jax.numpy as jnp
+import convgrad.jax as cj
+from convgrad.runtime import jit
+texts, plain = [], jit.compile_ir
+jit.compile_ir = lambda ir, machine: texts.append(ir) or plain(ir, machine)
+rng = np.random.default_rng(0)
+x, w = (jnp.asarray(rng.standard_normal(s), jnp.bfloat16) for s in ((2, 9, 9, 40), (3, 3, 40, 24)))
+f = jax.jit(lambda x, w: sum(cj.convolution(x + n, w) for n in range(3)))
+f(x, w).block_until_ready()
+before = len(texts)
+bad = f(x.at[1, 4, 4, 20].set(jnp.inf), w).block_until_ready()
+print(before > 0, len(texts) - before, int(np.isfinite(np.asarray(bad, np.float32)).sum()))
+"""
+    env = os.environ | {"CONVGRAD_ISA": isa_with_fallbacks(), "CONVGRAD_CACHE_DIR": "off"}
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env)
+    assert found.stdout.split() == ["True", "1", str(2 * 7 * 7 * 24 - 9 * 24)]
 
 
 def test_workspace_is_used_again(rng):

@@ -107,10 +107,16 @@ def _code(job: work.Job, machine: Machine, args: argparse.Namespace) -> dict[str
     if not plans:
         return {"operation": job.op, "problem": str(job.problem), "text": "; the result is empty: there is no kernel"}
     module = lower(plans[_used(job, machine, len(plans), args.variant)])
-    text = module.ir if args.ir else jit.assembly(driver.with_driver(module, machine.triple), machine)
     comment = ";" if args.ir else "#"
-    head = f"{comment} {job.op}: {job.problem}\n{comment} {machine}\n"
-    return {"operation": job.op, "problem": str(job.problem), "text": head + text.strip()}
+    text = f"{comment} {job.op}: {job.problem}\n{comment} {machine}\n{_text(module, machine, args)}"
+    if module.fallback:
+        text += f"\n\n{comment} another kernel, compiled when numbers that pieces of bf16 cannot stand for need it\n"
+        text += _text(module.fallback.lower(), machine, args)
+    return {"operation": job.op, "problem": str(job.problem), "text": text}
+
+
+def _text(module: KernelModule, machine: Machine, args: argparse.Namespace) -> str:
+    return (module.ir if args.ir else jit.assembly(driver.with_driver(module, machine.triple), machine)).strip()
 
 
 class _Explained:
@@ -159,14 +165,10 @@ class _Explained:
         return {
             "prediction": _prediction(plan, number),
             "tasks": [stage.tasks for stage in module.stages],
-            "shared_bytes": module.shared_bytes,
-            "scratch_bytes": module.scratch_bytes,
-            "workspace_bytes": self._workspace(module),
+            "shared_bytes": module.all_shared_bytes,
+            "scratch_bytes": module.all_scratch_bytes,
+            "workspace_bytes": module.workspace_bytes(self.threads),
         }
-
-    def _workspace(self, module: KernelModule) -> int:
-        most = max(stage.tasks for stage in module.stages)
-        return module.shared_bytes + max(1, min(self.threads, most)) * module.scratch_bytes
 
     def _bound(self) -> tuple[float, str]:
         assert self.ceilings is not None
@@ -208,8 +210,8 @@ class _Explained:
                 ),
                 (
                     "workspace",
-                    f"{size(self._workspace(module))}: {size(module.shared_bytes)} shared, "
-                    f"{size(module.scratch_bytes)} for each of {_threads(self.threads)}",
+                    f"{size(module.workspace_bytes(self.threads))}: {size(module.all_shared_bytes)} shared, "
+                    f"{size(module.all_scratch_bytes)} for each of {_threads(self.threads)}",
                 ),
             ],
         )
@@ -229,7 +231,7 @@ class _Explained:
                     _prediction(plan, number),
                     tile(plan),
                     tasks,
-                    size(self._workspace(module)),
+                    size(module.workspace_bytes(self.threads)),
                     mark,
                 ]
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
@@ -12,9 +13,9 @@ from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.lanes import first_group, lane_dims, lane_origin
-from convgrad.codegen.module import KernelModule, Stage, round64
+from convgrad.codegen.module import Fallback, KernelModule, Stage, round64
 from convgrad.codegen.panels import Panels, bias_at
-from convgrad.codegen.stages import Condition, Places, call_part, emit_stage
+from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.data import DataPlan
 
@@ -26,27 +27,25 @@ def lower_data(plan: DataPlan) -> KernelModule:
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
-def emit_data(
-    module: Module, main: DataStages, prefix: str = "", start: int = 0, only_if: Condition | None = None
-) -> tuple[tuple[Stage, ...], int, int]:
-    """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch."""
-    plan = main.plan
-    plan.validate()
-    panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
-    bodies = [("main", main.tasks, main.task)]
-    if plan.packs_weights:
-        scratch = main.main_bytes
+def emit_data(module: Module, main: DataStages) -> tuple[tuple[Stage, ...], int, int]:
+    """The stages of a plan; bytes of shared memory, and of scratch."""
+    main.plan.validate()
+    if main.plan.packs_weights:
         main.emit_panel(module)
-    elif plan.reads_weights:
-        scratch = main.main_bytes
-    else:
-        scratch = max(main.pack_bytes, main.main_bytes)
-        bodies.insert(0, ("pack", panels, main.pack))
-    stages = tuple(
-        emit_stage(module, f"{prefix}{name}", tasks, scratch, body, start=start, only_if=only_if)
-        for name, tasks, body in bodies
-    )
-    return stages, start + main.shared_bytes, scratch
+    bodies = [("main", main.tasks, main.task)]
+    if main.packs_before:
+        bodies.insert(0, ("pack", main.panels, main.pack))
+    stages = tuple(emit_stage(module, name, tasks, main.scratch_bytes, body) for name, tasks, body in bodies)
+    return stages, main.shared_bytes, main.scratch_bytes
+
+
+def data_fallback(plan: DataPlan, after: int) -> Fallback:
+    """The kernel of a plan that takes over after so many stages of another one, which have written all outputs."""
+    main = DataStages(plan)
+    return Fallback(
+        after=after, replaces=True, most_tasks=max(main.tasks, main.panels * main.packs_before),
+        shared_bytes=main.shared_bytes, scratch_bytes=main.scratch_bytes, lower=partial(lower_data, plan),
+    )  # fmt: skip
 
 
 class DataStages(InputSlab, Panels):
@@ -91,10 +90,25 @@ class DataStages(InputSlab, Panels):
         return self.slab_bytes + self.result_bytes + self.own_bytes
 
     @property
+    def packs_before(self) -> bool:
+        """Whether a stage packs the weights for the tasks that compute outputs."""
+        return not (self.plan.packs_weights or self.plan.reads_weights)
+
+    @property
+    def panels(self) -> int:
+        """Of packed weights, each a task of such a stage."""
+        return self.plan.group_blocks * self.plan.lane_blocks * self.plan.i_blocks
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of any task."""
+        return max(self.pack_bytes, self.main_bytes) if self.packs_before else self.main_bytes
+
+    @property
     def shared_bytes(self) -> int:
         """Packed weights and bias."""
         plan = self.plan
-        if plan.packs_weights or plan.reads_weights:
+        if not self.packs_before:
             return 0
         return round64(plan.packed_bytes * plan.weights_size) + round64(BYTES[plan.compute] * plan.bias_size)
 

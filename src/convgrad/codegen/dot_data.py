@@ -19,7 +19,7 @@ from convgrad.plan.matrix import DEPTH
 
 
 def lower_dot_data(plan: DotDataPlan) -> KernelModule:
-    """Weights, then outputs, and, where numbers are too small for dot products, both again in f32."""
+    """Weights, then outputs, and, where numbers are too small for dot products, outputs in f32."""
     return lower_with_fallback(plan, DotStages(plan))
 
 

@@ -14,7 +14,7 @@ from convgrad.plan.dots import LANES, PAIR, WINDOWS, DotWeightsPlan
 
 
 def lower_dot_weights(plan: DotWeightsPlan) -> KernelModule:
-    """Sums, made again in f32 where numbers are too small for dot products; then weights of either."""
+    """Sums, then weights; both in f32 where numbers are too small for dot products."""
     return lower_with_fallback(plan, DotSums(plan))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages, data_fallback, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import BYTES
@@ -27,18 +27,20 @@ from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of
 
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
-    """Weights, then outputs, and, if the data turned out to be beyond the pieces, both again on vectors."""
+    """Weights, then outputs, which are computed again on vectors if the data turned out to be beyond the pieces."""
     return lower_with_fallback(plan, MatrixStages(plan))
 
 
 def lower_with_fallback(plan: MatrixDataPlan, main: MatrixStages) -> KernelModule:
-    """The stages of a plan, and those of the plan that takes over."""
-    module = Module()
+    """The stages of a plan, a verdict on the data, and the kernel that takes over where it is bad."""
+    module, fallback = Module(), None
     stages, shared, scratch = emit_data(module, main)
     if plan.fallback is not None and main.verdict is not None:
-        again, shared, other = emit_data(module, DataStages(plan.fallback), "again.", shared, main.verdict.bad)
-        stages, scratch = (*stages, *again), max(scratch, other)
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+        main.verdict.emit(module)
+        fallback = data_fallback(plan.fallback, after=len(stages))
+    return KernelModule(
+        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback
+    )  # fmt: skip
 
 
 class MatrixSweep(Sweep):
@@ -76,9 +78,10 @@ class MatrixStages(DataStages):
 
     def __init__(self, plan: MatrixDataPlan):
         super().__init__(plan)
-        panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
         self.verdict = (
-            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, panels, self.tasks) if plan.watch else None
+            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, self.panels, self.tasks)
+            if plan.watch
+            else None
         )
         self.watch: Watch | None = None
         self.room: Value | None = None

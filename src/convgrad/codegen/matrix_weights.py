@@ -20,27 +20,27 @@ from convgrad.codegen.pairs import PairCopy
 from convgrad.codegen.splitting import Pieces, Watch, room_for_square
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
-from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.weights import emit_weights, weights_fallback
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.matrix import COLUMNS, ROWS, limits_of
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 
 def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
-    """Sums, which are made again on vectors if the data turned out to be beyond the pieces; then weights of either."""
+    """Sums, then weights, unless the data turned out to be beyond the pieces: then both on vectors."""
     return lower_with_fallback(plan, MatrixSums(plan))
 
 
 def lower_with_fallback(plan: MatrixWeightsPlan, sums: MatrixSums) -> KernelModule:
-    """The stages of a plan, and of the plan that takes over."""
-    module = Module()
-    good = sums.verdict.good if sums.verdict else None
-    stages, shared, scratch = emit_weights(module, sums, finish_if=good)
+    """The stages of a plan, a verdict on the data between them, and the kernel that takes over where it is bad."""
+    module, fallback = Module(), None
+    stages, shared, scratch = emit_weights(module, sums)
     if plan.fallback is not None and sums.verdict is not None:
-        spare = SumsStage(plan.fallback)
-        again, shared, other = emit_weights(module, spare, "again.", shared, sums.verdict.bad)
-        stages, scratch = (stages[0], again[0], *stages[1:], *again[1:]), max(scratch, other)
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+        sums.verdict.emit(module)
+        fallback = weights_fallback(plan.fallback, replaces=plan.own_sums)
+    return KernelModule(
+        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback
+    )  # fmt: skip
 
 
 class MatrixSums(FlatSums):

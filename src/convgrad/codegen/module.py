@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 # Every stage is one exported function `void stage(ptr call)`. All threads that take part call it with the same
@@ -26,7 +27,25 @@ class Stage:
 
     symbol: str
     tasks: int
-    optional: bool = False  # decides itself, from what earlier stages left in shared memory, whether to do anything
+
+
+VERDICT = "verdict"  # a function of kernels that have a fallback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """What computes a call whose data are beyond the kernel that met them: a kernel of its own, for the same record.
+
+    A kernel with a fallback exports `void verdict(ptr call, ptr answer)`, which writes an i64, 0 if the data are good.
+    Nearly all are, so a fallback is not even lowered before some are not; what it works in is known all the same.
+    """
+
+    after: int  # stages of the kernel that run before the verdict; the others run if it is good, else the fallback
+    replaces: bool  # what these stages have written already, so that it must not be left there
+    most_tasks: int  # of a stage of the fallback
+    shared_bytes: int
+    scratch_bytes: int
+    lower: Callable[[], KernelModule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +56,27 @@ class KernelModule:
     stages: tuple[Stage, ...]  # run in this order
     shared_bytes: int
     scratch_bytes: int  # per thread, a multiple of 64
+    fallback: Fallback | None = None
+
+    @property
+    def most_tasks(self) -> int:
+        """The most threads that find work."""
+        most = max((stage.tasks for stage in self.stages), default=0) or 1
+        return max(most, self.fallback.most_tasks) if self.fallback else most
+
+    @property
+    def all_shared_bytes(self) -> int:
+        """Of a call, whichever way it goes: when the fallback begins, nobody needs what is there."""
+        return round64(max(self.shared_bytes, self.fallback.shared_bytes if self.fallback else 0))
+
+    @property
+    def all_scratch_bytes(self) -> int:
+        """Likewise."""
+        return max(self.scratch_bytes, self.fallback.scratch_bytes if self.fallback else 0)
+
+    def workspace_bytes(self, threads: int) -> int:
+        """Memory that a call on so many threads works in, besides its arguments."""
+        return self.all_shared_bytes + max(1, min(threads, self.most_tasks)) * self.all_scratch_bytes
 
 
 def round64(count: int) -> int:

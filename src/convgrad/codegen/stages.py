@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.module import CALL_FIELDS, Stage
 
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
@@ -32,26 +32,17 @@ class Places:
         return getattr(self, tensor)
 
 
-Condition = Callable[[Builder, Places], Value]  # an i1, the same for all threads of a call
-
-
 def emit_stage(
-    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None],
-    *, start: int = 0, only_if: Condition | None = None,
-) -> Stage:  # fmt: skip
-    """A function for the task and one, exported, that claims tasks until there are none left.
-
-    The shared memory of tasks begins `start` bytes into that of the kernel, of which conditions see all. With
-    `only_if`, a stage whose condition does not hold does nothing.
-    """
+    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None]
+) -> Stage:
+    """A function for the task and one, exported, that claims tasks until there are none left."""
     arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS), ("i64", "threads")]
     inner = Builder(module, f"{symbol}.task", arguments)
     task, *places = inner.arguments
-    at = Places(*places)
-    body(inner, replace(at, shared=inner.at(at.shared, start, "i8")), task)
+    body(inner, Places(*places), task)
     inner.finish()
-    _emit_claims(module, symbol, tasks, scratch_bytes, only_if)
-    return Stage(symbol=symbol, tasks=tasks, optional=only_if is not None)
+    _emit_claims(module, symbol, tasks, scratch_bytes)
+    return Stage(symbol=symbol, tasks=tasks)
 
 
 def emit_part(module: Module, symbol: str, numbers: Sequence[str], body: Callable[..., None]) -> None:
@@ -72,15 +63,12 @@ def call_part(b: Builder, symbol: str, at: Places, *numbers: Index) -> None:
     b.call_void(symbol, *numbers, *(at.of(name) for name in _POINTERS), at.threads)
 
 
-def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, only_if: Condition | None) -> None:
+def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int) -> None:
     b = Builder(module, symbol, [("ptr", "call")], exported=True)
     call = b.arguments[0]
     field = {name: b.at(call, i, "i64") for i, name in enumerate(CALL_FIELDS)}
     pointer = {name: b.load("ptr", field[name], 8) for name in _POINTERS}
     head, work, done = (b.new_label(name) for name in ("claim", "work", "done"))
-    if only_if is not None:
-        b.do(f"br {only_if(b, Places(*pointer.values(), index(1)))}, label %wanted, label %{done}")
-        b.open("wanted")
     slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
     pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
     b.branch(head)

@@ -1,15 +1,15 @@
 """Whether the data of a call are what a matrix unit computes with as f32 arithmetic would.
 
 Every task notes the least and the largest magnitude that it has split, and from these, when all is done, follows one
-verdict for the call: a function of the data alone, whichever threads took which task.
+verdict for the call: a function of the data alone, whichever threads took which task. The driver asks for it.
 """
 
 from __future__ import annotations
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant
+from convgrad.codegen.ir_module import Index, Module, Value, constant
+from convgrad.codegen.module import CALL_FIELDS, VERDICT
 from convgrad.codegen.splitting import Watch
-from convgrad.codegen.stages import Places
 from convgrad.plan.matrix import Limits
 
 _NUMBERS = 2  # of i32 per task: the least magnitude less one, and the largest
@@ -34,15 +34,19 @@ class Verdict:
         """At the end of a task."""
         self._note(b, shared, b.add(task, self._seconds), watch)
 
-    def good(self, b: Builder, at: Places) -> Value:
-        """Whether the unit may be trusted."""
-        return b.binary("xor", self.bad(b, at), Value("i1", "true"))
+    def emit(self, module: Module) -> None:
+        """The function that a kernel with a fallback exports."""
+        b = Builder(module, VERDICT, [("ptr", "call"), ("ptr", "answer")], exported=True)
+        call, answer = b.arguments
+        shared = b.load("ptr", b.at(call, CALL_FIELDS.index("shared"), "i64"), 8)
+        b.store(b.cast("zext", self._bad(b, shared), "i64"), answer, 8)
+        b.finish()
 
-    def bad(self, b: Builder, at: Places) -> Value:
-        """Whether pieces may have failed; for every task of the stage that begins now."""
+    def _bad(self, b: Builder, shared: Value) -> Value:
+        """Whether pieces may have failed, when all tasks that note anything are done."""
         least, most = [], []
         for first, last in ((0, self._seconds), (self._seconds, self._seconds + self._firsts)):
-            low, high = self._extremes(b, at.shared, first, last)
+            low, high = self._extremes(b, shared, first, last)
             least.append(low)
             most.append(high)
         limits = self._limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 from convgrad.codegen.bias import BiasShare
@@ -11,9 +12,9 @@ from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule, Stage, round64
+from convgrad.codegen.module import Fallback, KernelModule, Stage, round64
 from convgrad.codegen.own_sums import OwnSums
-from convgrad.codegen.stages import Condition, Places, emit_stage
+from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.weights_ahead import WeightsAhead
 from convgrad.codegen.window_slabs import WindowSlabs
 from convgrad.codegen.window_sweep import WindowSweep
@@ -29,29 +30,29 @@ def lower_weights(plan: WeightsPlan) -> KernelModule:
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
-def emit_weights(
-    module: Module, sums: SumsStage, prefix: str = "", start: int = 0, only_if: Condition | None = None,
-    finish_if: Condition | None = None,
-) -> tuple[tuple[Stage, ...], int, int]:  # fmt: skip
-    """The stages of a plan whose shared memory begins at `start`; all bytes of shared memory, and of scratch.
-
-    `only_if` holds for both stages, `finish_if` for the second.
-    """
+def emit_weights(module: Module, sums: SumsStage) -> tuple[tuple[Stage, ...], int, int]:
+    """The stages of a plan; bytes of shared memory, and of scratch."""
     plan = sums.plan
     plan.validate()
-    scratch = sums.own_sums_start + sums.own_sum_bytes
-    bias = plan.problem.bias_gradient
-    tasks = (0 if plan.own_sums else prod(plan.finish_grid)) + (1 if bias else 0)
-    last = finish_with_bias if bias else finish
+    scratch, tasks = sums.scratch_bytes, sums.finish_tasks
+    last = finish_with_bias if plan.problem.bias_gradient else finish
 
     def write(b: Builder, at: Places, task: Value) -> None:
         last(plan, b, at, task)
 
-    stages = (emit_stage(module, f"{prefix}sums", prod(plan.grid), scratch, sums.task, start=start, only_if=only_if),)
+    stages = (emit_stage(module, "sums", prod(plan.grid), scratch, sums.task),)
     if tasks or not plan.own_sums:
-        condition = finish_if or only_if
-        stages += (emit_stage(module, f"{prefix}finish", tasks, scratch, write, start=start, only_if=condition),)
-    return stages, start + sums.shared_bytes, scratch
+        stages += (emit_stage(module, "finish", tasks, scratch, write),)
+    return stages, sums.shared_bytes, scratch
+
+
+def weights_fallback(plan: WeightsPlan, *, replaces: bool) -> Fallback:
+    """The kernel of a plan that takes over after the first stage of another one, which may have written weights."""
+    sums = SumsStage(plan)
+    return Fallback(
+        after=1, replaces=replaces, most_tasks=max(prod(plan.grid), sums.finish_tasks),
+        shared_bytes=sums.shared_bytes, scratch_bytes=sums.scratch_bytes, lower=partial(lower_weights, plan),
+    )  # fmt: skip
 
 
 class SumsStage(WindowSlabs):
@@ -92,6 +93,16 @@ class SumsStage(WindowSlabs):
     def own_sum_bytes(self) -> int:
         """Of the sums that a task keeps to itself."""
         return round64(BYTES[self.plan.compute] * self.plan.own_sum_size) if self.plan.own_sums else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of any task."""
+        return self.own_sums_start + self.own_sum_bytes
+
+    @property
+    def finish_tasks(self) -> int:
+        """Of the second stage, the last of them for the bias gradient."""
+        return (0 if self.plan.own_sums else prod(self.plan.finish_grid)) + bool(self.plan.problem.bias_gradient)
 
     @property
     def shared_bytes(self) -> int:

@@ -2,7 +2,8 @@
 
 XLA hands over a call frame with the buffers of the program. The handler checks each buffer against what the target was
 made for, finds workspace, fills the record of `runtime/driver.py` on its own stack, and enters the kernel. Nothing of
-it is Python, so it runs on XLA's threads, any number of calls at once.
+it is Python, so it runs on XLA's threads, any number of calls at once; only the first call whose data need the fallback
+of a kernel waits for Python to make that.
 
 There is one piece of code for all problems, compiled once. It is loaded anew for each target, and so has variables of
 its own each time: the words that say which kernel and which buffers.
@@ -47,7 +48,8 @@ class Handler:
         team.start()
         addresses, code = jit.load(_objects(), (HANDLER, WORDS_OF))
         self.address = addresses[HANDLER]
-        self._held: list[object] = [kernel, code, _blocks(), team.published]
+        prepare = ctypes.CFUNCTYPE(None)(kernel.prepare)  # what it raises is printed
+        self._held: list[object] = [kernel, code, _blocks(), team.published, prepare]
         places = [f"input {n}" for n in range(len(inputs))] + [f"result {n}" for n in range(len(results))]
         buffers = (*inputs, *results)
         takes, gives = (", ".join(map(str, part)) for part in (inputs, results))
@@ -62,6 +64,11 @@ class Handler:
             "results": len(results),
             "wrong_count": self._text(
                 f"{name} takes {takes} and gives {gives}, but the program has another number of buffers"
+            ),
+            "prepare": ctypes.cast(prepare, ctypes.c_void_p).value or 0,
+            "no_fallback": self._text(
+                f"{name}: the code for numbers that pieces of bf16 cannot stand for could not be made; the reason was "
+                "printed to the standard error"
             ),
             "no_memory": self._text(
                 f"{name}: there is no memory for a workspace of {kernel.shared_bytes} bytes and {kernel.scratch_bytes} "

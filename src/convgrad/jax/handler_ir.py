@@ -8,6 +8,9 @@ XLA_FFI_Error_Create at 48.
 
 Workspace: each word of `blocks` is null or the address of a block that nobody uses. A call takes one by exchanging the
 word for null, and puts it back into a word that is null, so no lock is needed. A block begins with its size.
+
+A kernel that needs a fallback which is not there returns another number than zero. Then `prepare` is called, the only
+way into Python, and the kernel again.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from convgrad.runtime import driver
 from convgrad.runtime.memory import ALIGNMENT, KEEP_BLOCKS, KEEP_BYTES
 
 HANDLER, WORDS_OF = "convgrad_xla_call", "convgrad_xla_words"
-INVALID_ARGUMENT, RESOURCE_EXHAUSTED = 3, 8  # XLA_FFI_Error_Code
+INVALID_ARGUMENT, RESOURCE_EXHAUSTED, INTERNAL = 3, 8, 13  # XLA_FFI_Error_Code
 MINOR = 3  # of the newest version of the interface that was looked at; the runtime's own is reported if it is older
 
 # Variables of a loaded handler: these words, then for each buffer, inputs before results, those of BUFFER_WORDS.
 TARGET_WORDS = (
     "kernel", "team", "blocks", "most_tasks", "shared", "scratch", "inputs", "results", "wrong_count", "no_memory",
+    "prepare", "no_fallback",
 )  # fmt: skip
 BUFFER_WORDS = ("dtype", "rank", "extents", "misaligned", "field", "wrong_buffer", "wrong_address")
 MOST_BUFFERS = 4  # two inputs, a bias or its gradient, the result
@@ -45,6 +49,7 @@ def handler_ir() -> str:
         "minor": MINOR,
         "invalid": INVALID_ARGUMENT,
         "exhausted": RESOURCE_EXHAUSTED,
+        "internal": INTERNAL,
     }
     text = _IR
     for word, value in {**record, **target, **buffer, **sizes}.items():
@@ -226,7 +231,7 @@ threads:
   %bare = icmp eq i64 %size, 0
   br i1 %bare, label %run.bare, label %take
 run.bare:
-  call void %kernel(ptr %record)
+  call i32 %kernel(ptr %record)
   ret ptr null
 
 take:
@@ -270,23 +275,36 @@ work:
   store i64 %workspace, ptr %shared.at
   %scratch.at = getelementptr i8, ptr %record, i64 $scratch_at$
   store i64 %slices, ptr %scratch.at
-  call void %kernel(ptr %record)
+  %status = call i32 %kernel(ptr %record)
+  %computed = icmp eq i32 %status, 0
+  br i1 %computed, label %leave, label %ask
+ask:
+  %prepare.at = getelementptr i8, ptr @words, i64 $prepare_word$
+  %prepare = load ptr, ptr %prepare.at
+  call void %prepare()
+  %status.again = call i32 %kernel(ptr %record)
+  br label %leave
+leave:
+  %outcome = phi i32 [ 0, %work ], [ %status.again, %ask ]
   %held = load i64, ptr %block
   %huge = icmp ugt i64 %held, $keep$
   br i1 %huge, label %discard, label %put
 put:
-  %p = phi i64 [ 0, %work ], [ %p.next, %put.next ]
+  %p = phi i64 [ 0, %leave ], [ %p.next, %put.next ]
   %put.at = getelementptr i64, ptr %blocks, i64 %p
   %in = cmpxchg ptr %put.at, i64 0, i64 %block.word release monotonic
   %done = extractvalue { i64, i1 } %in, 1
-  br i1 %done, label %nothing, label %put.next
+  br i1 %done, label %say, label %put.next
 put.next:
   %p.next = add i64 %p, 1
   %room = icmp ult i64 %p.next, $slots$
   br i1 %room, label %put, label %discard
 discard:
   call void @free(ptr %block)
-  ret ptr null
+  br label %say
+say:
+  %all.computed = icmp eq i32 %outcome, 0
+  br i1 %all.computed, label %nothing, label %fail.internal
 
 fail.invalid:
   %reason = phi ptr [ %wrong.count.at, %count ],
@@ -296,9 +314,13 @@ fail.invalid:
 fail.memory:
   %no.memory.at = getelementptr i8, ptr @words, i64 $no_memory_word$
   br label %fail
+fail.internal:
+  %no.fallback.at = getelementptr i8, ptr @words, i64 $no_fallback_word$
+  br label %fail
 fail:
-  %message.at = phi ptr [ %reason, %fail.invalid ], [ %no.memory.at, %fail.memory ]
-  %code = phi i32 [ $invalid$, %fail.invalid ], [ $exhausted$, %fail.memory ]
+  %message.at = phi ptr [ %reason, %fail.invalid ], [ %no.memory.at, %fail.memory ],
+    [ %no.fallback.at, %fail.internal ]
+  %code = phi i32 [ $invalid$, %fail.invalid ], [ $exhausted$, %fail.memory ], [ $internal$, %fail.internal ]
   %message = load ptr, ptr %message.at
   call void @llvm.memset.p0.i64(ptr align 8 %error, i8 0, i64 32, i1 false)
   store i64 28, ptr %error

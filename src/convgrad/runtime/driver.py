@@ -2,15 +2,21 @@
 
 It is added to the module of every kernel and compiled with it. Beyond the fields that stages see, its record says how
 to go parallel; see `RECORD_FIELDS`.
+
+A kernel with a fallback asks for the verdict on its data. If that is bad, it enters the fallback, with the same record,
+by way of a cell that holds the address of that other kernel's own entry. While the cell is empty it can only say so:
+by what it returns and, where that gets lost, by the counter of tasks of the record.
 """
 
 from __future__ import annotations
 
 import struct
 
-from convgrad.codegen.module import CALL_FIELDS, KernelModule, Stage
+from convgrad.codegen.module import CALL_FIELDS, VERDICT, KernelModule, Stage
 
-ENTRY = "convgrad_run"
+ENTRY = "convgrad_run"  # `int convgrad_run(record)`
+DONE, LACKING = 0, -1  # what it returns: all is computed; or the fallback is needed and the cell is empty
+CELL_OF = "convgrad_fallback"  # `void *convgrad_fallback(void)`: where the cell is, in kernels that have one
 RECORD_FIELDS = (
     *CALL_FIELDS,
     "parallel",  # address of `void parallel(void (*task)(void *), void *data, unsigned threads, unsigned flags)`,
@@ -24,16 +30,50 @@ RECORD_BYTES = (RECORD.size + 63) // 64 * 64
 pack_into = RECORD.pack_into
 
 
+def is_lacking(record: memoryview) -> bool:
+    """Whether the call that this record was for needs a fallback which was not there."""
+    return RECORD.unpack_from(record)[RECORD_FIELDS.index("tasks")] == LACKING
+
+
 def with_driver(module: KernelModule, triple: str) -> str:
     """The IR of a kernel with its driver."""
     stages = [stage for stage in module.stages if stage.tasks > 0]
     parallel = any(stage.tasks > 1 for stage in stages)
     lines = ["", *_clean_calls(sorted({stage.symbol for stage in stages}), triple)]
-    lines += [f"define void @{ENTRY}(ptr %call) nounwind {{", "start:", *_pointers()]
+    lines += _CELL if module.fallback else []
+    lines += [f"define i32 @{ENTRY}(ptr %call) nounwind {{", "start:", *_pointers()]
+    lines += ["  %answer = alloca i64"] if module.fallback else []
     lines += _allowed_threads() if parallel else []
-    for number, stage in enumerate(stages):
-        lines += _run(number, stage)
-    return module.ir + "\n".join([*lines, "  ret void", "}", ""])
+    verdict_at = module.fallback.after if module.fallback else None
+    for number, stage in enumerate((*module.stages, None)):
+        lines += _VERDICT if number == verdict_at else []
+        lines += _run(number, stage) if stage and stage.tasks else []
+    return module.ir + "\n".join([*lines, f"  ret i32 {DONE}", "}", ""])
+
+
+_CELL = [
+    "@fallback = hidden global ptr null, align 8",
+    f"define ptr @{CELL_OF}() nounwind {{",
+    "  ret ptr @fallback",
+    "}",
+]
+_VERDICT = [
+    f"  call void @{VERDICT}(ptr %call, ptr %answer)",
+    "  %found = load i64, ptr %answer",
+    "  %good = icmp eq i64 %found, 0",
+    "  br i1 %good, label %go.on, label %fall.back",
+    "fall.back:",
+    "  %other = load atomic ptr, ptr @fallback acquire, align 8",
+    "  %lacking = icmp eq ptr %other, null",
+    "  br i1 %lacking, label %say.so, label %enter",
+    "say.so:",
+    f"  store i64 {LACKING}, ptr %tasks.at",
+    f"  ret i32 {LACKING}",
+    "enter:",
+    "  %status = call i32 %other(ptr %call)",
+    "  ret i32 %status",
+    "go.on:",
+]
 
 
 _SET_X86 = """

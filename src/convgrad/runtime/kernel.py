@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from convgrad.codegen.module import KernelModule, Stage
+from convgrad.codegen.module import Fallback, KernelModule, Stage
 from convgrad.plan.machine import Machine, current_machine
 from convgrad.problem.conv import ConvProblem
 from convgrad.runtime import cache, decisions, driver, jit, memory
@@ -24,9 +24,13 @@ class Kernel:
     """A compiled problem. Calls may come from any number of threads at once."""
 
     __slots__ = (
+        "_cell",
         "_code",
+        "_fallback",
         "_idle",
+        "_make_fallback",
         "_most_tasks",
+        "_replaced",
         "_run",
         "address",
         "compile_seconds",
@@ -37,19 +41,27 @@ class Kernel:
         "stages",
     )
 
-    def __init__(self, problem: Any, module: KernelModule, objects: bytes, *, seconds: float, from_disk: bool) -> None:
+    def __init__(
+        self, problem: Any, module: KernelModule, objects: bytes, *, seconds: float, from_disk: bool,
+        make_fallback: Callable[[], Kernel] | None = None,
+    ) -> None:  # fmt: skip
         """Load the object code of a module; the IR of the module is not looked at."""
         self.problem = problem
         self.stages: tuple[Stage, ...] = module.stages
-        self.shared_bytes = (module.shared_bytes + 63) // 64 * 64
-        self.scratch_bytes = module.scratch_bytes
+        self.shared_bytes = module.all_shared_bytes
+        self.scratch_bytes = module.all_scratch_bytes
         self.compile_seconds = seconds
         self.from_disk = from_disk
-        addresses, self._code = jit.load(objects, (driver.ENTRY,))
-        self.address = addresses[driver.ENTRY]  # of `void convgrad_run(record)`, for callers that are compiled, too
-        self._run = ctypes.CFUNCTYPE(None)(self.address)
-        self._most_tasks = max((stage.tasks for stage in module.stages), default=0) or 1
+        symbols = (driver.ENTRY, driver.CELL_OF) if module.fallback else (driver.ENTRY,)
+        addresses, self._code = jit.load(objects, symbols)
+        self.address = addresses[driver.ENTRY]  # of `int convgrad_run(record)`, for callers that are compiled, too
+        self._run = ctypes.CFUNCTYPE(ctypes.c_int)(self.address)
+        self._most_tasks = module.most_tasks
         self._idle: list[tuple[Any, ctypes.c_void_p]] = []  # records of calls; as many as were ever in flight at once
+        self._fallback: Kernel | None = None
+        self._make_fallback = make_fallback if module.fallback else None
+        self._cell: int = ctypes.CFUNCTYPE(ctypes.c_void_p)(addresses[driver.CELL_OF])() if module.fallback else 0
+        self._replaced = module.fallback is not None and module.fallback.replaces
 
     @property
     def most_tasks(self) -> int:
@@ -77,11 +89,48 @@ class Kernel:
         scratch = shared + self.shared_bytes
         driver.pack_into(frame[0], 0, x, w, y, bias, shared, scratch, 0, 0, team.parallel, team.limit, threads)
         try:
-            self._run(frame[1])
+            status = self._run(frame[1])
+        except KeyboardInterrupt:  # that came while the kernel ran, and took the place of the status
+            if self._replaced and driver.is_lacking(frame[0]):
+                self._fall_back(x, w, y, bias)
+            raise
         finally:
             self._idle.append(frame)
             if size:
                 memory.release(block)
+        if status:
+            self._fall_back(x, w, y, bias)
+
+    def prepare(self) -> Kernel:
+        """The fallback: from disk, else compiled, once. From then on calls find it, and none returns LACKING."""
+        if self._fallback is None:
+            with jit.LOCK:
+                if self._fallback is None:
+                    assert self._make_fallback is not None
+                    made = self._make_fallback()
+                    ctypes.c_void_p.from_address(self._cell).value = made.address  # last: whoever reads it may call
+                    self._fallback = made
+        return self._fallback
+
+    def _fall_back(self, x: int, w: int, y: int, bias: int) -> None:
+        """What this kernel could not compute, by the fallback that was not there.
+
+        A result that holds something already is not left with that: an interrupt waits until it is whole, and after a
+        failure it is NaN.
+        """
+        if not self._replaced:
+            self.prepare()(x, w, y, bias)
+            return
+        p, unknown = self.problem, self.problem.unknown.value
+        try:
+            self.prepare()(x, w, y, bias)
+        except KeyboardInterrupt:
+            self._fall_back(x, w, y, bias)
+            raise
+        except BaseException:
+            result = {"x": x, "w": w, "y": y}[unknown]
+            memory.spoil(result, p.shapes[unknown], p.strides[unknown], p.out_dtype)
+            raise
 
     def __repr__(self) -> str:
         """One line."""
@@ -121,17 +170,27 @@ def forget(problem: ConvProblem | None = None, machine: Machine | None = None) -
 
 def build(problem: Any, machine: Machine, *, lower: Callable[[Any, Machine], KernelModule], variant: int = 0) -> Kernel:
     """A kernel from the disk cache, else by way of `lower` and LLVM; `variant` tells kernels of one problem apart."""
+    return _build("kernel", problem, machine, partial(lower, problem, machine), variant)
+
+
+def _build(kind: str, problem: Any, machine: Machine, lower: Callable[[], KernelModule], variant: int) -> Kernel:
     start = time.perf_counter()
     team.look_again()
-    key = cache.key_of(f"kernel {variant}" if variant else "kernel", problem, machine)
+    key = cache.key_of(f"{kind} {variant}" if variant else kind, problem, machine)
     entry = cache.read(key)
-    module = _module_of(entry) if entry else None
-    if entry and module:
-        return Kernel(problem, module, entry.objects, seconds=time.perf_counter() - start, from_disk=True)
-    module = lower(problem, machine)
-    objects = jit.compile_ir(driver.with_driver(module, machine.triple), machine)
-    kernel = Kernel(problem, module, objects, seconds=time.perf_counter() - start, from_disk=False)
-    cache.write(key, cache.Entry(objects, _notes(problem, machine, module)))
+    module = _module_of(entry, lower) if entry else None
+    from_disk = entry is not None and module is not None
+    if entry is None or module is None:
+        module = lower()
+        objects = jit.compile_ir(driver.with_driver(module, machine.triple), machine)
+        what = str(problem) if kind == "kernel" else f"{kind} of: {problem}"
+        entry = cache.Entry(objects, _notes(what, machine, module))
+    again = partial(_build, "fallback", problem, machine, module.fallback.lower, variant) if module.fallback else None
+    kernel = Kernel(
+        problem, module, entry.objects, seconds=time.perf_counter() - start, from_disk=from_disk, make_fallback=again
+    )
+    if not from_disk:
+        cache.write(key, entry)
     return kernel
 
 
@@ -143,24 +202,38 @@ def _lower(problem: ConvProblem, machine: Machine, variant: int = 0) -> KernelMo
     return lower(plan or choose(problem, machine))
 
 
-def _notes(problem: Any, machine: Machine, module: KernelModule) -> dict[str, Any]:
+def _notes(what: str, machine: Machine, module: KernelModule) -> dict[str, Any]:
+    fallback = module.fallback
     return {
-        "what": str(problem),
+        "what": what,
         "isa": machine.isa,
         "stages": [[stage.symbol, stage.tasks] for stage in module.stages],
         "shared_bytes": module.shared_bytes,
         "scratch_bytes": module.scratch_bytes,
+        "fallback": fallback and {name: getattr(fallback, name) for name in _OF_FALLBACK},
     }
 
 
-def _module_of(entry: cache.Entry) -> KernelModule | None:
-    """What is known of a kernel whose IR was not kept."""
+_OF_FALLBACK = ("after", "replaces", "most_tasks", "shared_bytes", "scratch_bytes")
+
+
+def _module_of(entry: cache.Entry, lower: Callable[[], KernelModule]) -> KernelModule | None:
+    """What is known of a kernel whose IR was not kept; `lower` would write it again, for the sake of its fallback."""
+
+    def lower_fallback() -> KernelModule:
+        module = lower()
+        assert module.fallback is not None
+        return module.fallback.lower()
+
     try:
+        told = entry.notes["fallback"]
+        fallback = told and Fallback(lower=lower_fallback, **{name: told[name] for name in _OF_FALLBACK})
         return KernelModule(
             ir="",
             stages=tuple(Stage(symbol=symbol, tasks=tasks) for symbol, tasks in entry.notes["stages"]),
             shared_bytes=entry.notes["shared_bytes"],
             scratch_bytes=entry.notes["scratch_bytes"],
+            fallback=fallback,
         )
     except (KeyError, TypeError, ValueError):
         return None

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
+
+from convgrad.dtypes import numpy_dtype
 
 ALIGNMENT = 4096  # a page: more than the 64 bytes that stages ask for, so that speed does not depend on malloc's mood
 KEEP_BYTES = 512 << 20  # a larger block goes back to the system after its call
@@ -62,6 +65,18 @@ def clear() -> None:
 def held_bytes() -> int:
     """Bytes kept for later calls."""
     return sum(block.size for block in _free)
+
+
+def spoil(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> None:
+    """NaN in every element of a result that cannot be completed, so that nobody takes it for one.
+
+    `address` is that of the element with all indices zero; strides count elements.
+    """
+    kind = numpy_dtype(dtype)
+    reach = [(extent - 1) * step * kind.itemsize for extent, step in zip(shape, strides, strict=True)]
+    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + kind.itemsize
+    held = (ctypes.c_char * (high - low)).from_address(address + low)
+    np.ndarray(tuple(shape), kind, held, -low, tuple(step * kind.itemsize for step in strides))[...] = np.nan
 
 
 def on_huge_pages(address: int, size: int) -> None:
