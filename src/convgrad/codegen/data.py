@@ -14,7 +14,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.lanes import first_group, lane_dims, lane_origin
 from convgrad.codegen.module import Fallback, KernelModule, Stage, round64
-from convgrad.codegen.panels import Panels, bias_at
+from convgrad.codegen.panels import PANEL, Panels, bias_at
 from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.data import DataPlan
@@ -190,7 +190,7 @@ class DataStages(InputSlab, Panels):
         """Every register tile of every phase, for one block of lanes and one block of input channels."""
         plan = self.plan
         if plan.packs_weights:
-            call_part(b, self.panel_part, at, self.group, block, i_block)
+            call_part(b, PANEL, at, self.group, block, i_block)
             weights, bias = self._own_panel(b, at), self._own_bias(b, at)
         elif plan.reads_weights:
             weights, bias = self._unpacked(b, at, self.group, block, i_block), self._own_bias(b, at)

@@ -57,7 +57,6 @@ class DotStages(MatrixStages):
     """Both stages of a DotDataPlan."""
 
     sweep = DotSweep
-    panel_part = "dot.panel"  # another one than that of the plan which takes over
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Nothing has to be begun."""

@@ -17,6 +17,8 @@ from convgrad.codegen.stages import Places, emit_part
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.data import DataPlan
 
+PANEL = "panel"  # the part of a task that packs one of its own
+
 
 def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index, target: Value) -> None:
     isa, p = ISAS[plan.isa], plan.problem
@@ -41,7 +43,6 @@ class Panels:
     isa: Isa
     kind: str  # LLVM's type of a number of the arithmetic type
     packed_kind: str
-    panel_part = "panel"  # the part of a task that packs one of its own
     slab_bytes: int  # of scratch, before the weights of a task's own; likewise
     result_bytes: int
     main_bytes: int  # of scratch, all of it
@@ -113,7 +114,7 @@ class Panels:
             bias = self._own_bias(b, at) if self.plan.problem.bias else None
             self._pack(b, replace(at, scratch=staging), (group, block, i_block), self._own_panel(b, at), bias)
 
-        emit_part(module, self.panel_part, ("group", "block", "i"), body)
+        emit_part(module, PANEL, ("group", "block", "i"), body)
 
     def _own_panel(self, b: Builder, at: Places) -> Value:
         return b.at(at.scratch, self.slab_bytes + self.result_bytes, "i8")
