@@ -182,6 +182,26 @@ def test_squares_of_different_gaps_share_a_module(isa):
 
 
 @each_isa
+@pytest.mark.parametrize("accumulate", [False, True], ids=["", "accumulate"])
+@pytest.mark.parametrize("pair", [("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f64", "f64")], ids="-".join)
+def test_few_columns_of_rows_that_only_the_kernel_counts(pair, accumulate, isa):
+    """As taps of a block of channels; squares of different numbers of columns share a module."""
+    for rows in (1, 5, 8, 16, 37, 64):
+        sides = [boxes((rows, few), (few, 1), (1, rows + 3), pair, accumulate, True) for few in (3, 9, 11)]
+
+        def body(b, count, *pointers, sides=sides):
+            for (source, _, _), src, dst in zip(sides, pointers[::2], pointers[1::2], strict=True):
+                few = source.view.shape[1]
+                dims = [Dim(count, few, 1), Dim(few, 1, source.view.shape[0] + 3)]
+                copy_of(isa, *pair, accumulate).emit(b, src, dst, dims)
+
+        addresses = [side.address for source, target, _ in sides for side in (source, target)]
+        compile_function(isa, ("i64", *["ptr"] * 6), body)(rows, *addresses)
+        for _, target, expected in sides:
+            assert_copied(target, expected)
+
+
+@each_isa
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_every_pair_of_types(pair, isa):
     for accumulate in (False, True):

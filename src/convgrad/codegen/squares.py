@@ -6,7 +6,7 @@ instructions of one once for every way to load and store it: a function, which t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.ir import Builder
@@ -107,14 +107,19 @@ class Squares:
             self._turn(b, square, pieces.room if pieces is not None else None)
             return
         steps = square.src_step, square.dst_step
-        b.call_void(self._function(b, square.skip, False), square.src, square.dst, *steps, square.rows, square.columns)
+        few = square.columns if isinstance(square.columns, int) and square.columns < self.lanes else None
+        name = self._function(b, square.skip, False, few)
+        b.call_void(name, square.src, square.dst, *steps, square.rows, square.columns)
 
-    def _function(self, b: Builder, skip: int, full: bool) -> str:
-        """The name of the function of squares, of full ones only or of any, which is written if there is none yet."""
+    def _function(self, b: Builder, skip: int, full: bool, few: int | None = None) -> str:
+        """The name of the function of squares, of full ones only or of any, which is written if there is none yet.
+
+        There is one of its own for every number of columns that is known to be less than that of lanes.
+        """
         copy, lanes = self.copy, self.lanes
         how = "added" if copy.accumulate else "streamed" if copy.streams else "stored"
         name = f"turn.{copy.compute}.{copy.src_dtype}.{copy.dst_dtype}.{how}.{'full' if full else 'any'}"
-        name += f".{skip}" if skip > 1 else ""
+        name += (f".{skip}" if skip > 1 else "") + (f".of.{few}" if few else "")
         if name not in b.module.notes:
             b.module.notes.add(name)
             names = ["src.step", "dst.step", *(() if full else ("rows", "columns"))]
@@ -123,6 +128,7 @@ class Squares:
             )
             src, dst, src_step, dst_step, *extents = inner.arguments
             rows, columns = extents or (lanes, lanes)
+            columns = few or columns
             room = None
             if not full and copy.isa.masks:
                 room = inner.emit("ptr", f"alloca [{lanes * lanes} x {STORAGE[copy.compute]}], align 64")
@@ -140,8 +146,14 @@ class Squares:
             self._store_whole(b, square, self._whole(b, square), room)
         elif not isa.masks:
             self._turn_or_move(b, square, full)
+        elif full is False and self._are_rows_missing(square):
+            b.either(
+                b.compare("eq", square.rows, self.lanes),  # as most have: then nothing goes by way of memory
+                lambda: self._turn_part(b, replace(square, rows=self.lanes), None),
+                lambda: self._turn_part(b, square, room),
+            )
         elif full is False:
-            self._store_part(b, square, isa.transpose(b, self._part_rows(b, square, room)), room)
+            self._turn_part(b, square, room)
         else:
             whole = self._is_whole(b, square)
             values = self._whole_or_part(b, square, whole, room)
@@ -150,6 +162,13 @@ class Squares:
                 lambda: self._store_whole(b, square, values, room),
                 lambda: self._store_part(b, square, values, room),
             )
+
+    def _are_rows_missing(self, square: Square) -> bool:
+        """Whether only the kernel knows, when it runs, if a square of few columns has all rows."""
+        return self.copy.pieces is None and isinstance(square.rows, Value) and isinstance(square.columns, int)
+
+    def _turn_part(self, b: Builder, square: Square, room: Value | None) -> None:
+        self._store_part(b, square, self.copy.isa.transpose(b, self._part_rows(b, square, room)), room)
 
     def _whole(self, b: Builder, square: Square) -> list[Value]:
         copy = self.copy
