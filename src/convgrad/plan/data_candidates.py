@@ -27,6 +27,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
+NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
 
@@ -154,7 +155,7 @@ def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
     in_place = reads_in_place(whole_blocks(row[1]))
     if images[0] > WORTH_IMAGES * image[0]:
         return row if in_place and row[0] <= packed(image) else image
-    best = min(image, images, key=packed)
+    best = image if packed(image) < NEARLY * packed(images) else images
     return row if in_place and row[0] <= packed(best) else best
 
 
