@@ -82,9 +82,7 @@ class Copy:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
         beside = next((d for d in dims if d.dst == 1 and _few(d.extent)), Dim(1, 0, 1))
         assert isinstance(beside.extent, int)
-        if (
-            inner.dst == beside.extent and planes * beside.extent <= MOST_PLANES
-        ):  # phases in turn, of a few channels each
+        if inner.dst == beside.extent and planes * beside.extent <= MOST_PLANES:  # phases, of a few channels each
             axes, vectors = [(planes, pitch), (beside.extent, beside.src)], InterleavedCopy(self)
             run, outer = b.mul(inner.extent, beside.extent), [d for d in dims if d is not beside]
             self.nest(b, src, dst, outer, lambda s, d: vectors.interleave(b, s, d, axes, run))
