@@ -1,5 +1,6 @@
 """The register tile against its formula, for everything the contract allows."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -14,6 +15,8 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan.machine import machine_for
+from convgrad.runtime import jit
 
 BOTH = pytest.mark.parametrize("compute", ["f32", "f64"])
 SHAPES = [(1, 1), (2, 3), (5, 2), (1, 4), (6, 1)]  # rows and columns
@@ -155,6 +158,24 @@ def test_no_taps_are_no_products(isa):
 
     compile_function(isa, ("ptr",), body)(c.address)
     np.testing.assert_array_equal(c.view, np.arange(size))
+
+
+@each_isa
+@BOTH
+@pytest.mark.parametrize("shape", [(7, 4), (15, 2), (31, 1)], ids=str)
+def test_the_last_vector_of_b_stays_in_memory_where_sums_leave_it_no_register(shape, compute, isa):
+    emitter = ISAS[isa]
+    tile = tile_of(isa, compute, *shape, ahead=256)
+    for trips in (0, 1, 5):
+        assert_tile(tile, [(0, 2, 90, 200), (0, trips, 3, 70)], known=bool(trips % 2), fresh=bool(trips % 2))
+    module = Module()
+    b = Builder(module, "tile", [("ptr", "a"), ("ptr", "x"), ("ptr", "c")], exported=True)
+    tile.emit(b, *b.arguments, [Reduction(0, 6, 1, 100)], None)
+    b.finish()
+    if shape == (7, 4) and emitter.registers == 32 and emitter.vector_bytes == 64:
+        code = jit.assembly(str(module), machine_for(isa))
+        assert not re.search(r"zmm.*\(%rsp|\(%rsp.*zmm", code), "a register on the stack"
+        assert len(re.findall(r"prefetcht0", code)) == shape[1], "a line is asked for once"
 
 
 @each_isa

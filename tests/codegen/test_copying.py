@@ -182,6 +182,29 @@ def test_squares_of_different_gaps_share_a_module(isa):
 
 
 @each_isa
+@pytest.mark.parametrize("accumulate", [False, True], ids=["", "accumulate"])
+@pytest.mark.parametrize("pair", [("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f64", "f64")], ids="-".join)
+def test_few_columns_or_rows_of_as_many_others_as_only_the_kernel_knows(pair, accumulate, isa):
+    """As taps of a block of channels; squares of different numbers of columns and rows share a module."""
+    for rows in (1, 5, 8, 16, 37, 64):
+        sides = [boxes((rows, few), (few + 1, 1), (1, rows + 3), pair, accumulate, True) for few in (3, 9, 11)]
+        sides += [boxes((few, rows), (rows + 3, 1), (1, few + 1), pair, accumulate, True) for few in (3, 9)]
+
+        def body(b, count, *pointers, sides=sides, rows=rows):
+            for (source, _, _), src, dst in zip(sides[:3], pointers[:6:2], pointers[1:6:2], strict=True):
+                few = source.view.shape[1]
+                copy_of(isa, *pair, accumulate).emit(b, src, dst, [Dim(count, few + 1, 1), Dim(few, 1, rows + 3)])
+            for (source, _, _), src, dst in zip(sides[3:], pointers[6::2], pointers[7::2], strict=True):
+                few = source.view.shape[0]
+                copy_of(isa, *pair, accumulate).emit(b, src, dst, [Dim(few, rows + 3, 1), Dim(count, 1, few + 1)])
+
+        addresses = [side.address for source, target, _ in sides for side in (source, target)]
+        compile_function(isa, ("i64", *["ptr"] * 10), body)(rows, *addresses)
+        for _, target, expected in sides:
+            assert_copied(target, expected)
+
+
+@each_isa
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_every_pair_of_types(pair, isa):
     for accumulate in (False, True):
@@ -272,6 +295,35 @@ def test_phases_are_joined_to_an_axis(isa, case):
     def emit(b, src, dst, extents):
         inner, outer = Dim(extents[1], 1, case["step"]), [Dim(extents[0], planes * pitch, 2 * run + 1)]
         copy.emit_phases(b, src, dst, outer, inner, planes, pitch)
+
+    run_copy(isa, source, target, (rows, run), (True, case["known"]), emit)
+    assert_copied(target, expected)
+
+
+@each_isa
+@bounded
+@given(plane_cases(), st.sampled_from((2, 3, 4, 8, 9)), st.integers(0, 1))
+def test_phases_of_a_few_channels_that_lie_side_by_side(isa, case, channels, gap):
+    """With a gap between positions they are no run."""
+    planes, pitch, run, rows = case["planes"], case["pitch"], case["run"], case["rows"]
+    copy, plane = copy_of(isa, *case["pair"], case["accumulate"]), planes * pitch + 3
+    source = StridedArray(
+        (rows, channels, plane), (channels * plane, plane, 1), numpy_dtype(case["pair"][0]), low=case["low"]
+    )
+    in_order = whole_numbers((rows, channels, run), case["pair"][0])
+    q, step = np.arange(run), channels + gap
+    source.view[:, :, q % planes * pitch + q // planes] = in_order
+    target = StridedArray(
+        (rows, run, channels), (2 * run * step + 1, step, 1), numpy_dtype(case["pair"][1]), low=case["low"]
+    )
+    expected = in_order.transpose(0, 2, 1).astype(np.float64)
+    if case["accumulate"]:
+        target.view[...] = whole_numbers((rows, run, channels), case["pair"][1], 5)
+        expected = expected + target.view.astype(np.float64)
+
+    def emit(b, src, dst, extents):
+        outer = [Dim(extents[0], channels * plane, 2 * run * step + 1), Dim(channels, plane, 1)]
+        copy.emit_phases(b, src, dst, outer, Dim(extents[1], 1, step), planes, pitch)
 
     run_copy(isa, source, target, (rows, run), (True, case["known"]), emit)
     assert_copied(target, expected)

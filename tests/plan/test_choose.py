@@ -291,6 +291,24 @@ def test_tiles_are_wide_where_loads_are_what_takes_time():
     assert plan.width >= 3 * plan.lanes
 
 
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_rows_of_sevens_are_tiled_without_rest(unknown):
+    """Tiles of 7 x 4 leave the last vector of weights in memory; 6 x 4 compute 30 of 28 outputs, 7 x 3 144 of 128."""
+    for nxc in (False, True):
+        sizes = {"channels": (128, 128), "image": 28, "windows": 28, "taps": 3, "low": 1, "nxc": nxc}
+        plan = choose(problem_of(unknown, **sizes), machine_for("avx512"))
+        assert (prod(plan.tile), plan.width // plan.lanes) == (7, 4)
+
+
+def test_tiles_of_few_rows_are_taken_where_those_of_more_compute_what_nobody_wants():
+    """Wide tiles hide where vectors of weights come from: 4 x 4 loses less to that than 6 x 4 to the 33rd output."""
+    volume = exact_problem(
+        Unknown.Y, (16, 16, 32), (16, 16, 32), (3, 3, 3), channels=(32, 64), low=1, layout="NXC", batch=1
+    )
+    plan = choose(volume, machine_for("avx512"))
+    assert (prod(plan.tile), plan.width // plan.lanes) == (4, 4)
+
+
 def test_a_row_that_can_be_read_in_place_is():
     sizes = {"channels": (64, 64), "image": 130, "windows": 128, "taps": 3, "nxc": True}
     plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))

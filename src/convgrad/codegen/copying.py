@@ -80,9 +80,12 @@ class Copy:
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
-        if inner.dst == 1 and planes <= MOST_PLANES:
-            vectors = InterleavedCopy(self)
-            self.nest(b, src, dst, dims, lambda s, d: vectors.interleave(b, s, d, planes, pitch, inner.extent))
+        beside = next((d for d in dims if d.dst == 1 and _few(d.extent)), Dim(1, 0, 1))
+        assert isinstance(beside.extent, int)
+        if inner.dst == beside.extent and planes * beside.extent <= MOST_PLANES:  # phases, of a few channels each
+            axes, vectors = [(planes, pitch), (beside.extent, beside.src)], InterleavedCopy(self)
+            run, outer = b.mul(inner.extent, beside.extent), [d for d in dims if d is not beside]
+            self.nest(b, src, dst, outer, lambda s, d: vectors.interleave(b, s, d, axes, run))
             return
 
         def plane(r: Index, _: object) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.interleave import emit_deinterleave, emit_interleave
@@ -21,18 +22,24 @@ class InterleavedCopy:
 
     copy: Copy
 
-    def interleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
-        """dst[q] = src[(q mod planes) · plane_step + q div planes] for q < run."""
-        copy = self.copy
+    def interleave(self, b: Builder, src: Value, dst: Value, axes: Sequence[tuple[int, int]], run: Index) -> None:
+        """dst[q] = src[place of plane q mod planes + q div planes] for q < run.
+
+        Planes are those of some axes, outermost first, of each of which they are so many and so far apart.
+        """
+        copy, planes = self.copy, prod(extent for extent, _ in axes)
         lanes = copy.isa.lanes(copy.compute)
 
+        def source(plane: Index, position: Index) -> Value:
+            indices = b.split(plane, [extent for extent, _ in axes])
+            place = b.dot(list(zip(indices, (step for _, step in axes), strict=True)))
+            return copy.src_at(b, src, b.add(position, place))
+
         def load(plane: int, position: Index, count: Value | None) -> Value:
-            address = copy.src_at(b, src, b.add(position, plane * plane_step))
-            return copy.isa.load(b, copy.src_dtype, address, lanes, count)
+            return copy.isa.load(b, copy.src_dtype, source(plane, position), lanes, count)
 
         def scalar(q: Index, plane: Index, position: Index) -> None:
-            address = copy.src_at(b, src, b.add(position, b.mul(plane, plane_step)))
-            copy.scalar(b, address, copy.dst_at(b, dst, q))
+            copy.scalar(b, source(plane, position), copy.dst_at(b, dst, q))
 
         def store(value: Value, q: Index, count: Value | None) -> None:
             copy.store(b, value, copy.dst_at(b, dst, q), count)
@@ -73,7 +80,7 @@ class InterleavedCopy:
     def interleave_axes(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         """Axes of a box: `across`, of a few planes in src, is contiguous in dst, and goes on with `along`."""
         assert isinstance(across.extent, int)
-        self.interleave(b, src, dst, across.extent, across.src, b.mul(along.extent, across.extent))
+        self.interleave(b, src, dst, [(across.extent, across.src)], b.mul(along.extent, across.extent))
 
     def deinterleave_axes(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         """Likewise, with `along`, of a few planes in dst, contiguous in src, where it goes on with `across`."""

@@ -15,7 +15,7 @@ def lane_dims(plan: DataPlan, block: Index, b: Builder, group_step: int, channel
         groups = plan.lane_groups if whole else b.minimum(rest, plan.lane_groups)
         return [(groups, plan.out_channels, group_step), (plan.out_channels, 1, channel_step)]
     rest = b.sub(plan.out_channels, b.mul(block, plan.width))
-    return [(plan.width if plan.lanes_begin_early else b.minimum(rest, plan.width), 1, channel_step)]
+    return [(plan.width if whole_lanes(plan) else b.minimum(rest, plan.width), 1, channel_step)]
 
 
 def first_group(plan: DataPlan, b: Builder, group: Index, block: Index) -> Index:

@@ -6,7 +6,7 @@ instructions of one once for every way to load and store it: a function, which t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.ir import Builder
@@ -107,14 +107,20 @@ class Squares:
             self._turn(b, square, self.copy.square_room)
             return
         steps = square.src_step, square.dst_step
-        b.call_void(self._function(b, square.skip, False), square.src, square.dst, *steps, square.rows, square.columns)
+        extents = square.rows, square.columns
+        few = tuple(n if isinstance(n, int) and n < self.lanes else None for n in extents)
+        b.call_void(self._function(b, square.skip, False, few), square.src, square.dst, *steps, *extents)
 
-    def _function(self, b: Builder, skip: int, full: bool) -> str:
-        """The name of the function of squares, of full ones only or of any, which is written if there is none yet."""
+    def _function(self, b: Builder, skip: int, full: bool, few: tuple[int | None, ...] = (None, None)) -> str:
+        """The name of the function of squares, of full ones only or of any, which is written if there is none yet.
+
+        There is one of its own for `few` rows, or columns, fewer than lanes, that are known.
+        """
         copy, lanes = self.copy, self.lanes
         how = "added" if copy.accumulate else "streamed" if copy.streams else "stored"
         name = f"turn.{copy.compute}.{copy.src_dtype}.{copy.dst_dtype}.{how}.{'full' if full else 'any'}"
         name += f".{skip}" if skip > 1 else ""
+        name += "".join(f".{side}.{n}" for side, n in zip(("rows", "columns"), few, strict=True) if n)
         if name not in b.module.notes:
             b.module.notes.add(name)
             names = ["src.step", "dst.step", *(() if full else ("rows", "columns"))]
@@ -122,7 +128,7 @@ class Squares:
                 b.module, name, [("ptr", "src"), ("ptr", "dst"), *(("i64", n) for n in names)], inline=False
             )
             src, dst, src_step, dst_step, *extents = inner.arguments
-            rows, columns = extents or (lanes, lanes)
+            rows, columns = (n or extent for n, extent in zip(few, extents or (lanes, lanes), strict=True))
             room = None
             if not full and copy.isa.masks:
                 room = inner.emit("ptr", f"alloca [{lanes * lanes} x {STORAGE[copy.compute]}], align 64")
@@ -140,8 +146,14 @@ class Squares:
             self._store_whole(b, square, self._whole(b, square), room)
         elif not isa.masks:
             self._turn_or_move(b, square, full)
+        elif full is False and (other := self._other_side(square)):
+            b.either(
+                b.compare("eq", getattr(square, other), self.lanes),  # as most are: then nothing goes by way of memory
+                lambda: self._turn_part(b, replace(square, **{other: self.lanes}), None),
+                lambda: self._turn_part(b, square, room),
+            )
         elif full is False:
-            self._store_part(b, square, isa.transpose(b, self._part_rows(b, square, room)), room)
+            self._turn_part(b, square, room)
         else:
             whole = self._is_whole(b, square)
             values = self._whole_or_part(b, square, whole, room)
@@ -150,6 +162,15 @@ class Squares:
                 lambda: self._store_whole(b, square, values, room),
                 lambda: self._store_part(b, square, values, room),
             )
+
+    def _other_side(self, square: Square) -> str:
+        """Which side is as long as only the kernel knows, where few of the other are known; none if squares are one's own."""
+        if self.copy.own_squares:
+            return ""
+        return next((side for side in ("rows", "columns") if isinstance(getattr(square, side), Value)), "")
+
+    def _turn_part(self, b: Builder, square: Square, room: Value | None) -> None:
+        self._store_part(b, square, self.copy.isa.transpose(b, self._part_rows(b, square, room)), room)
 
     def _whole(self, b: Builder, square: Square) -> list[Value]:
         copy = self.copy

@@ -10,7 +10,7 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, MOVE, TURN
 from convgrad.plan.data import KEPT_BYTES, DataPlan
-from convgrad.plan.tiles import step_cycles
+from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
 SLAB_BYTES = 256 * 1024
@@ -157,7 +157,8 @@ def _saved(plan: DataPlan) -> float:
     if plan.pixels or plan.spread or shared > SHARED_BYTES:
         return 0.0
     rows, vectors = prod(plan.tile), plan.width // plan.lanes
-    return 1 - step_cycles(rows, vectors, near=True) / step_cycles(rows, vectors)
+    near, far = step_cycles(rows, vectors, near=True), step_inside(rows, vectors)
+    return 1 - near / far if far > INSIDE * near else 0.0  # else the tile hides where they come from
 
 
 def _far_runs(plan: DataPlan, *, given: bool) -> float:

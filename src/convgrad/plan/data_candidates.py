@@ -26,7 +26,8 @@ from convgrad.problem.conv import ConvProblem, Unknown
 
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
-WORTH_IMAGES = 0.97  # of the cycles of a tile of one image, from which one of several is looked at
+WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
+NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
 
@@ -82,12 +83,16 @@ class DataCandidates:
             if self.sharing:
                 shape = best_sharing_tile(axes, self.channels, self.lanes, registers, first=first)
             else:
-                shape = best_tile(axes, self.channels, self.lanes, registers, first=first, inside=inside)
+                shape = best_tile(
+                    axes, self.channels, self.lanes, registers, first=first, inside=inside,
+                    crowded=self.lanes * self.size == LINE,
+                )  # fmt: skip
             taps = prod(self.problem.taps)
             i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
             plan = self._planned(shape, pixel_major=self.pixel_major or turned, i_block=i_block)
             deep = replace(plan, i_block=max(1, self.channels_in))
-            if taps == 1 and self.size * deep.panel <= DEEP_PANEL_BYTES and reads_in_place(whole_blocks(deep)):
+            most = DEEP_PANEL_BYTES if taps == 1 else DEEP_PANEL_BYTES // 2
+            if self.size * deep.panel <= most and reads_in_place(whole_blocks(deep)):
                 plan = deep
             return self.problem.groups * shape.cycles + cost, plan
 
@@ -150,7 +155,7 @@ def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
     in_place = reads_in_place(whole_blocks(row[1]))
     if images[0] > WORTH_IMAGES * image[0]:
         return row if in_place and row[0] <= packed(image) else image
-    best = min(image, images, key=packed)
+    best = image if packed(image) < NEARLY * packed(images) else images
     return row if in_place and row[0] <= packed(best) else best
 
 

@@ -17,6 +17,7 @@ LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
 ASKED_FOR = 0.1  # cycles, likewise, for one that was asked for some steps before
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
+HIDING, INSIDE = (3, 4), 1.1  # vectors side by side of tiles that hide it; their cycles in a kernel, as a multiple
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
 PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
@@ -38,15 +39,28 @@ class TileShape:
     cycles: float
 
 
-def step_cycles(rows: int, vectors: int, *, near: bool = False) -> float:
-    """Of a tile with vectors along channels, for a step of its sum; B comes from L2, or from L1."""
+def step_cycles(rows: int, vectors: int, *, near: bool = False, crowded: bool = False) -> float:
+    """Of a tile with vectors along channels, for a step of its sum; B comes from L2, or from L1.
+
+    Where sums leave no register for the last vector of B, every row after the first one loads it again.
+    """
     loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
-    return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors, LATENCY) + late * vectors
+    again = (rows - 1) / LOADS_PER_CYCLE if crowded else 0.0
+    return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors + again, LATENCY) + late * vectors
 
 
-def most_rows(registers: int, vectors: int, taps: int = 1) -> int:
-    """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A."""
-    return (registers - taps * vectors - 1) // vectors
+def step_inside(rows: int, vectors: int, *, crowded: bool = False) -> float:
+    """The same in a kernel, of a tile that may hide how far B is."""
+    step = step_cycles(rows, vectors, crowded=crowded)
+    return INSIDE * (step - FAR * vectors) if vectors in HIDING else step
+
+
+def most_rows(registers: int, vectors: int, taps: int = 1, *, crowded: bool = False) -> int:
+    """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A.
+
+    `crowded`, the last vector of B may stay in memory.
+    """
+    return (registers - taps * vectors - (0 if crowded else 1)) // vectors
 
 
 def cuts(total: int, most: int) -> list[int]:
@@ -72,15 +86,15 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
-    inside: bool = False,
+    inside: bool = False, crowded: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
-    `inside`, it is no wider than the channels are many, if they fill a vector.
+    `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`.
     """
     given, solved = channels
     best: TileShape | None = None
-    sizes = range(1, most_rows(registers, 1) + 1)
+    sizes = range(1, most_rows(registers, 1, crowded=crowded) + 1)
     tables = [
         [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
         for n, axis in enumerate(axes)
@@ -88,9 +102,11 @@ def best_tile(
     useful = solved // lanes if inside else -(-solved // lanes)
     for vectors in range(1, min(max(1, useful), MOST_VECTORS) + 1):
         blocks = -(-solved // (vectors * lanes))
-        for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors)):
+        room = most_rows(registers, vectors)
+        for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors, crowded=crowded)):
             rows = prod(tile)
-            cycles = blocks * (visits * given * step_cycles(rows, vectors) + tiles * (TILE_OVERHEAD + rows * vectors))
+            step = step_inside(rows, vectors, crowded=rows > room)
+            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None

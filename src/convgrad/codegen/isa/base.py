@@ -46,6 +46,18 @@ class Isa:
             return b.call(total.type, f"llvm.fma.{_suffix(total.type)}", x, y, total)
         return b.binary("fadd", total, b.binary("fmul", x, y))
 
+    @property
+    def multiplies_from_memory(self) -> bool:
+        """Whether `multiply_add_from` is there."""
+        return self.assembly and self.fma and self.vector_bytes == x86.WIDEST
+
+    def multiply_add_from(self, b: Builder, x: Value, address: Value, total: Value) -> Value:
+        """total + x · y, of a vector y at an address that takes no register: LLVM reads one once and would keep it."""
+        kind = "pd" if total.type.endswith("double>") else "ps"
+        operands = f"ptr elementtype({total.type}) {address.text}, {x}, {total}"
+        code = f'"vfmadd231{kind} $1, $2, $0", "=v,*m,v,0"'
+        return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
+
     def splat(self, b: Builder, x: Value, lanes: int) -> Value:
         """A scalar in every lane."""
         type_ = vector_of(lanes, x.type)

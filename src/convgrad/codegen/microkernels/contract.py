@@ -33,7 +33,7 @@ class Tile:
              moves on by a row of C per number.
     B        vectors, any alignment
     Every offset is known at compile time and becomes part of the instruction. A reduction without trips leaves C as
-    it was. rows · columns + columns + 1 registers.
+    it was. rows · columns + columns + 1 registers, or one fewer where vectors of the last column of B stay in memory.
     """
 
     isa: Isa
@@ -257,27 +257,41 @@ class Tile:
         def load_b(offset: int) -> Value:
             if self.b_read is not None:
                 return self.b_read(b, x, offset)
+            return self.isa.load(b, b_dtype, place_of_b(offset), lanes, mask=b_masks.get(offset))
+
+        def place_of_b(offset: int) -> Value:
             address = self._at_b(b, x, offset)
             if self.ahead:
                 b.prefetch(b.beyond(address, self.ahead), keep=3)
-            return self.isa.load(b, b_dtype, address, lanes, mask=b_masks.get(offset))
+            return address
 
         products = self._products(taps)
         masked = products.all() if self.a_masks or self.b_masks else ()
         a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in masked if self.a_masks}
         b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in masked if self.b_masks}
-        get_a, get_b = cache(of_a), cache(of_b)
+        get_a, get_b, get_place = cache(of_a), cache(of_b), cache(place_of_b)
+        from_memory = len(self.columns) - 1 if self._is_crowded(taps) else None
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = products.shared()
         tile = dict(tile)
         for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
-                tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
+                if v == from_memory:
+                    tile[r, v] = self.isa.multiply_add_from(b, get_a(a_offset), get_place(b_offset), tile[r, v])
+                else:
+                    tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
             if shared != 1:  # only what the shared operand meets again and again stays in registers
                 get_a.cache_clear()
             if shared != 0:
                 get_b.cache_clear()
         return tile
+
+    def _is_crowded(self, taps: Taps) -> bool:
+        """Whether sums leave no register for the last of the vectors of B, which every row then meets in memory."""
+        plain = not (self.a_vector or self.b_aligned or self.b_masks or self.slid) and self.b_read is None
+        stored = (self.b_dtype or self.compute) == self.compute and self.isa.multiplies_from_memory
+        rows, columns = len(self.rows), len(self.columns)
+        return plain and stored and len(taps) == 1 and (rows + 1) * columns == self.isa.registers
 
     @property
     def _a_moves(self) -> bool:
