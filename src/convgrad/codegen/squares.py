@@ -164,7 +164,7 @@ class Squares:
             )
 
     def _other_side(self, square: Square) -> str:
-        """Which side is as long as only the kernel knows, where few of the other are known; none if squares are one's own."""
+        """Which side is as long as only the kernel knows, where few of the other are known; none of its own squares."""
         if self.copy.own_squares:
             return ""
         return next((side for side in ("rows", "columns") if isinstance(getattr(square, side), Value)), "")
