@@ -10,8 +10,13 @@ from codegen.emitted import compile_function, load_here
 from codegen.random_problems import check, check_plan, random_problem, solve
 from codegen.test_kernels import W, X, Y, problem_of
 from codegen.test_matrix import BF16_KINDS, WIDE, data, run
+from convgrad.codegen.dot_runs import DotRunStages
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.lower import lower
+from convgrad.codegen.microkernels.dots import WRITTEN_OUT, DotTile
+from convgrad.codegen.paired_copies import PairedCopy
+from convgrad.codegen.paired_weights import PairedPanel
+from convgrad.codegen.paired_windows import PairedRuns
 from convgrad.plan import machine
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
@@ -187,6 +192,66 @@ def test_a_task_may_keep_its_sums(chunks):
     plan = replace(plan_of(problem), block=(1, 12, 13), chunks=chunks)
     assert plan.own_sums == (chunks == 1)
     check_plan(problem, plan, machine_for(EMULATED))
+
+
+# --- broken on purpose
+
+
+def without_the_rest(plain, self, b, pairs, a, x, tile):
+    return plain(self, b, pairs - pairs % WRITTEN_OUT, a, x, tile)
+
+
+def nothing(*_):
+    return None
+
+
+def of_the_first_tile_alone(plain, self, b, source, target, lanes, channels):
+    return plain(replace(self, tiles=1), b, source, target, lanes, channels)
+
+
+def itself_as_partner(plain, self, partner):
+    return plain(self, 0 if partner is None else partner)
+
+
+def with_one_tap(plain, self, *arguments):
+    return plain(replace(self, taps=[replace(tap, extent=1) for tap in self.taps]), *arguments)
+
+
+BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
+    "the last pairs of a step are left out": (DotTile, "_step", without_the_rest, PACKED["a few channels, NXC"]),
+    "what runs do not fill is not zeroed": (
+        DotRunStages,
+        "begin_slab",
+        nothing,
+        RUNS["3 channels, taps 7, stride 2, NXC"],
+    ),
+    "the last of an odd row of x is left out": (PairedRuns, "_last", nothing, PACKED["rows of odd length, NXC"]),
+    "the last of an odd row of y meets itself": (
+        PairedCopy,
+        "beside",
+        itself_as_partner,
+        PACKED["rows of odd length, NCX"],
+    ),
+    "weights of other tiles are left out": (
+        PairedPanel,
+        "emit",
+        of_the_first_tile_alone,
+        WIDE["channels of several tiles"],
+    ),
+    "taps between channels are taken for one": (PairedPanel, "_run", with_one_tap, WIDE["channels of several tiles"]),
+}
+
+
+@pytest.mark.parametrize("defect", BROKEN)
+def test_kernels_that_are_broken_are_found_out(defect, monkeypatch):
+    owner, name, instead, problem = BROKEN[defect]
+    problem = in_bf16(problem)
+    kind = DotRunPlan if owner is DotRunStages else PLANS
+    plan = next(plan for plan in variants(problem, machine_for(EMULATED)) if isinstance(plan, kind))
+    plain = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *arguments: instead(plain, *arguments))
+    with pytest.raises(AssertionError):
+        check_plan(problem, plan, machine_for(EMULATED), low=True)
 
 
 # --- numbers that dot products take differently
