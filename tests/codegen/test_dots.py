@@ -228,7 +228,7 @@ BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
     "the last of an odd row of x is left out": (PairedRuns, "_last", nothing, PACKED["rows of odd length, NXC"]),
     "the last of an odd row of y meets itself": (
         PairedCopy,
-        "beside",
+        "with_partner",
         itself_as_partner,
         PACKED["rows of odd length, NCX"],
     ),

@@ -45,7 +45,7 @@ class PairedCopy(Copy):
         """Memory for one."""
         return self.room
 
-    def beside(self, partner: int | None) -> PairedCopy:
+    def with_partner(self, partner: int | None) -> PairedCopy:
         """The same of numbers whose partners are elsewhere."""
         return replace(self, partner=partner)
 

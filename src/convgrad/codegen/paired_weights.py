@@ -86,7 +86,7 @@ class PairedPanel:
     def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
         """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""
         every = self._every
-        self.copy.beside(1).emit(
+        self.copy.with_partner(1).emit(
             b, source, self.staging, [Dim(b.mul(pairs, every), PAIR, ROW_WORDS), Dim(lane.extent, lane.src, 1)]
         )
         step = self.taps_step

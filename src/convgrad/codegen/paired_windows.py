@@ -63,7 +63,7 @@ class PairedRuns:
 
     def _turned(self, b: Builder, src: Value, dst: Value, rows: Dim, run: Dim) -> None:
         """Rows across the run: squares of words, and at an odd end two elements of every row, one of them again."""
-        copy, half = self.pairs.beside(run.src), b.floor_div(run.extent, PAIR)
+        copy, half = self.pairs.with_partner(run.src), b.floor_div(run.extent, PAIR)
         words = Dim(rows.extent, 1, rows.dst // PAIR)
         copy.emit(b, src, dst, [words, Dim(half, PAIR * run.src, 1)])
         with b.when(b.compare("ne", run.extent, b.mul(half, PAIR))):
@@ -107,8 +107,8 @@ class PairedLanes:
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in outer]
         half = b.floor_div(run.extent, PAIR)
         pairs = Dim(half, PAIR * run.src, self.width)
-        self.copy.beside(run.src).emit(b, src, dst, [*dims, pairs, lanes])
+        self.copy.with_partner(run.src).emit(b, src, dst, [*dims, pairs, lanes])
         with b.when(b.compare("ne", run.extent, b.mul(half, PAIR))):
             last = b.mul(half, PAIR)
             here, there = b.at(src, b.mul(last, run.src), "i16"), b.at(dst, b.mul(last, self.width), "i16")
-            self.copy.beside(None).emit(b, here, there, [*dims, lanes])
+            self.copy.with_partner(None).emit(b, here, there, [*dims, lanes])
