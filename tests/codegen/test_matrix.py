@@ -143,6 +143,55 @@ def test_modes_are_exact_where_no_number_is_rounded(unknown, mode):
     check(problem, ISA, variant=variant_of(problem))
 
 
+KEPT = {  # how sums become weights: straight from the unit, or by way of memory where a tile is not whole or f32
+    "whole tiles": ({"channels": (32, 64)}, {"layout": "NXC"}, "f32"),
+    "tiles that are not whole": ({"channels": (37, 49)}, {"layout": "NXC"}, "f32"),
+    "fewer channels than a tile": ({"channels": (9, 11)}, {"layout": "NXC"}, "f32"),
+    "lanes that lie apart": ({"channels": (34, 40)}, {"layout": "NCX"}, "f32"),
+    "weights in 16 bits": ({"channels": (34, 40)}, {"layout": "NXC"}, "bf16"),
+    "groups": ({"channels": (16, 40), "groups": 3}, {"layout": "NXC"}, "f32"),
+}
+
+
+@pytest.mark.parametrize("rows", [4, 12])
+@pytest.mark.parametrize("kind", KEPT)
+def test_a_task_that_forms_all_of_a_sum_makes_weights_of_it(kind, rows):
+    sizes, strides, out_dtype = KEPT[kind]
+    problem = problem_of(W, (12, 13), (12, 13), (3, 3), low=1, batch=2, bias_gradient="y", **sizes, **strides)
+    problem = replace(problem, dtype="bf16" if out_dtype == "bf16" else "f32", out_dtype=out_dtype)
+    for chunks, batch in ((1, 1), (1, 2), (2, 1)):
+        plan = replace(plan_of(problem), block=(batch, rows if batch == 1 else 12, 13), chunks=chunks)
+        assert plan.own_sums == (chunks == 1)
+        assert plan.straight == (plan.own_sums and out_dtype == "f32" and kind != "lanes that lie apart")
+        check_plan(problem, plan, machine_for(ISA), low=True)
+        shared = replace(plan, row_shares=min(2, plan.row_count // 32 or 1), lane_shares=min(2, plan.lane_blocks))
+        check_plan(problem, shared, machine_for(ISA))
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("unknown", [X, Y])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_tasks_may_pack_their_own_weights_and_watch_them(dtype, unknown, layout):
+    check_own_weights(plan_of, dtype, unknown, layout)
+
+
+def check_own_weights(plan_of, dtype, unknown, layout):
+    """Weights that a task packs are exact, and no number of them that pieces cannot stand for is overlooked."""
+    problem = problem_of(unknown, (6, 7), (6, 7), (3, 3), channels=(70, 66), low=1, batch=2, layout=layout, bias=True)
+    problem = replace(problem, dtype=dtype, out_dtype=dtype)
+    plan = replace(plan_of(problem), packs_weights=True, i_block=32, blocks_per_task=1, writes_in_place=False)
+    check_plan(problem, plan, machine_for(plan.isa))
+    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    bias = np.ones(problem.shapes[unknown.value][2])
+    assert not run(plan, given, bias=bias)[1]
+    for place in (0, given["w"].size // 2, given["w"].size - 1):
+        extreme = given | {"w": given["w"].copy()}
+        extreme["w"].flat[place] = np.inf
+        assert run(plan, extreme, bias=bias)[1]
+    bias[-1] = 2.0**-130
+    assert run(plan, given, bias=bias)[1]
+
+
 @pytest.mark.parametrize("part", range(4))
 def test_random_problems_on_tiles(part):
     found = 0

@@ -191,7 +191,18 @@ class MatrixSums(FlatSums):
             c_rows=range(0, plan.row_channels * plan.width, ROWS * plan.width),
             c_step=plan.width,
         )
-        tile.emit(b, a, x, self._place(b, *at), reductions, fresh=False)
+        if self.own is None:
+            tile.emit(b, a, x, self._place(b, *at), reductions, fresh=False)
+            return
+        place = self.own.place(b, *at)
+
+        def store(target: Value, row_step: int | None) -> None:
+            step = row_step or plan.width
+            tile.store(b, target, range(0, plan.row_channels * step, ROWS * step), step)
+
+        tile.begin(b, place, fresh=self.own.fresh(b))
+        tile.sum(b, a, x, reductions)
+        self.own.keep(b, place, store, *at)
 
     def _place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
         """Where the sums of a tile are that other tasks share."""

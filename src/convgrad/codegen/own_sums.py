@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -45,21 +45,40 @@ class OwnSums:
 
     def before(self, b: Builder, place: Value) -> list[Value]:
         """What the tile at a place starts from."""
-        if self._blocks == 1:
-            return self.tile.zeros()
-        return b.one_of(b.compare("eq", self.number, 0), self.tile.zeros, lambda: self.tile.load(b, place))
+        fresh = self.fresh(b)
+        if isinstance(fresh, Value):
+            return b.one_of(fresh, self.tile.zeros, lambda: self.tile.load(b, place))
+        return self.tile.zeros()
+
+    def fresh(self, b: Builder) -> bool | Value:
+        """Whether tiles start from zeros."""
+        return b.compare("eq", self.number, 0) if self._blocks > 1 else True
 
     def after(self, b: Builder, place: Value, tile: Sequence[Value], lane_block: Index, tap: Index, row: Index) -> None:
         """Keep the tile at its place, or make it weights."""
+
+        def store(target: Value, row_step: int | None) -> None:
+            if row_step is None:
+                self.tile.store(b, target, tile)
+            else:
+                self._store_weights(b, target, tile)
+
+        self.keep(b, place, store, lane_block, tap, row)
+
+    def keep(
+        self, b: Builder, place: Value, store: Callable[[Value, int | None], None], lane_block: Index, tap: Index,
+        row: Index,
+    ) -> None:  # fmt: skip
+        """The same of any tile: `store` puts it among the sums or, with the step from row to row, among the weights."""
         if not self.plan.straight:
-            self.tile.store(b, place, tile)
+            store(place, None)
         elif self._blocks == 1:
-            self._write(b, place, tile, lane_block, tap, row)
+            self._write(b, place, store, lane_block, tap, row)
         else:
             b.either(
                 b.compare("eq", self.number, self._blocks - 1),
-                lambda: self._write(b, place, tile, lane_block, tap, row),
-                lambda: self.tile.store(b, place, tile),
+                lambda: self._write(b, place, store, lane_block, tap, row),
+                lambda: store(place, None),
             )
 
     def finish(self, b: Builder) -> None:
@@ -86,12 +105,12 @@ class OwnSums:
         return prod(self.plan.block_grid)
 
     def _write(
-        self, b: Builder, place: Value, tile: Sequence[Value], lane_block: Index, tap: Index, row: Index
-    ) -> None:
+        self, b: Builder, place: Value, store: Callable[[Value, int | None], None], lane_block: Index, tap: Index,
+        row: Index,
+    ) -> None:  # fmt: skip
         """Straight to the weights, or, what is not all there of a tile, by way of its place."""
         plan, p = self.plan, self.plan.problem
-        group, k, c = p.w_strides[:3]
-        row_step = c if plan.rows_shift else k
+        group = p.w_strides[0]
         channel = b.add(self.first_row, row)
         if plan.rows_repeated:
             channel = b.minimum(channel, plan.row_count - plan.row_channels)
@@ -99,32 +118,37 @@ class OwnSums:
         lane = b.mul(lane_block, plan.width)
         if plan.lanes_in_place:
             lane = b.minimum(lane, plan.lane_count - plan.width)
-        origin = b.dot([*taps, (self.bundle, group), (lane, 1), (channel, row_step)])
+        origin = b.dot([*taps, (self.bundle, group), (lane, 1), (channel, self._row_step)])
         target = b.at(self.at.w, origin, STORAGE[p.out_dtype])
         rows, lanes = b.sub(plan.row_count, channel), b.sub(plan.lane_count, lane)
 
         def partly() -> None:
-            self.tile.store(b, place, tile)
+            store(place, None)
             box = [
-                Dim(b.minimum(rows, plan.row_channels), plan.width, row_step),
+                Dim(b.minimum(rows, plan.row_channels), plan.width, self._row_step),
                 Dim(b.minimum(lanes, plan.width), 1, 1),
             ]
             of_tap = Dim(plan.tile_taps, plan.sum_rows * plan.width, p.w_strides[-1])
             weights_copy(plan).emit(b, place, target, [of_tap, *box])
 
-        def wholly() -> None:
-            straight = self._straight()
-            if self._streams:
-                aligned = self.tile.isa.is_aligned(b, self.at.w)
-                b.either(aligned, lambda: straight.stream(b, target, tile), lambda: straight.store(b, target, tile))
-            else:
-                straight.store(b, target, tile)
-
         whole = self._whole(b, rows, lanes)
         if whole is None:
-            wholly()
+            store(target, self._row_step)
         else:
-            b.either(whole, wholly, partly)
+            b.either(whole, lambda: store(target, self._row_step), partly)
+
+    def _store_weights(self, b: Builder, target: Value, tile: Sequence[Value]) -> None:
+        straight = self._straight()
+        if self._streams:
+            aligned = self.tile.isa.is_aligned(b, self.at.w)
+            b.either(aligned, lambda: straight.stream(b, target, tile), lambda: straight.store(b, target, tile))
+        else:
+            straight.store(b, target, tile)
+
+    @property
+    def _row_step(self) -> int:
+        """From a channel of the rows to the next, in the weights."""
+        return self.plan.problem.w_strides[2 if self.plan.rows_shift else 1]
 
     @property
     def _streams(self) -> bool:
@@ -144,8 +168,7 @@ class OwnSums:
 
     def _straight(self) -> Tile:
         """The tile with its sums among the weights."""
-        plan, strides = self.plan, self.plan.problem.w_strides
-        row_step = strides[2 if plan.rows_shift else 1]
+        plan, strides, row_step = self.plan, self.plan.problem.w_strides, self._row_step
         taps, channels, vectors = range(plan.tile_taps), range(plan.row_channels), range(plan.vectors)
         row_taps, column_taps = (taps, range(1)) if plan.rows_shift else (range(1), taps)
         return replace(

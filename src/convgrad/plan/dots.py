@@ -23,11 +23,6 @@ class DotDataPlan(MatrixDataPlan):
     """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
 
     @property
-    def may_pack_weights(self) -> bool:
-        """Whether tasks may do it, who watch them then."""
-        return True
-
-    @property
     def last_pairs(self) -> int:
         """Pairs of channels in the last block of 32 of the input, if it is not whole."""
         return -(-(self.in_channels % DEPTH) // PAIR)
@@ -130,11 +125,6 @@ class DotWeightsPlan(MatrixWeightsPlan):
     def depth_unit(self) -> int:
         """Windows of a step."""
         return WINDOWS
-
-    @property
-    def own_sums(self) -> bool:
-        """Whether a task turns its sums into weights by itself: if they were wrong, the fallback writes all again."""
-        return self.chunks == 1 and prod(self.block_grid) > 0
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

@@ -116,11 +116,6 @@ class MatrixDataPlan(DataPlan):
         return False
 
     @property
-    def may_pack_weights(self) -> bool:
-        """No: a stage makes pieces of them, and watches them."""
-        return False
-
-    @property
     def exact(self) -> bool:
         """Whether the pieces hold all of a number."""
         return self.pieces >= WHOLE[self.problem.dtype]
@@ -174,7 +169,6 @@ class MatrixDataPlan(DataPlan):
         """Assert what the emitter relies on."""
         assert not any((self.spread, self.pixels, self.reads_in_place))
         assert self.unroll == 0
-        assert not self.packs_weights
         assert self.width in (COLUMNS, 2 * COLUMNS)
         assert 1 <= self.rows <= ROWS
         assert self.tile[-1] % self.rows == 0
@@ -189,7 +183,9 @@ class MatrixDataPlan(DataPlan):
             f"data plan on {self.isa}, matrix tiles: {self.rows} outputs x {COLUMNS} channels, "
             f"tile {self.tile} x {self.width}, {len(self.products)} products of {self.pieces} bf16 pieces, "
             f"block {self.block}, i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
-            f"slab of {self.slab_size} numbers" + (", written in place" if self.writes_in_place else ""),
+            f"slab of {self.slab_size} numbers"
+            + (", written in place" if self.writes_in_place else "")
+            + (", own weights" if self.packs_weights else ""),
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join([*lines, *watched(self.fallback)])

@@ -81,7 +81,7 @@ def _chunked(plan: Plan) -> Iterator[Plan]:
     """With as many chunks as their sums, and blocks of windows, allow; or fewer, where a task may keep its own."""
     most = 1 + SUM_BYTES // max(1, 4 * plan.sum_size)
     most = max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
-    for chunks in (1, 2, 4, most) if isinstance(plan, DotWeightsPlan) else (most,):
+    for chunks in (1, 2, 4, most):
         if chunks <= most:
             yield replace(plan, chunks=chunks)
 
@@ -129,9 +129,7 @@ def _cost(plan: MatrixWeightsPlan, products: float) -> float:
 
 
 def _sum_cost(plan: MatrixWeightsPlan) -> float:
-    """To make weights of the sums of all chunks; to clear, write and read those of register tiles, too."""
-    if not isinstance(plan, DotWeightsPlan):
-        return plan.chunks * plan.sum_size * MOVE
+    """To make weights of the sums of all chunks; to clear, write and read those that tasks share, too."""
     cycles = plan.sum_size * SUM_MOVE
     if not plan.own_sums:
         far = 4 * plan.chunks * plan.sum_size > FAR_SUM_BYTES

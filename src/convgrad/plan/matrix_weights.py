@@ -38,8 +38,8 @@ class MatrixWeightsPlan(FlatWeightsPlan):
 
     @property
     def own_sums(self) -> bool:
-        """No: what to make of sums is known when all of them are there."""
-        return False
+        """Whether a task turns its sums into weights by itself: if they were wrong, the fallback writes all again."""
+        return self.chunks == 1 and prod(self.block_grid) > 0 and not self.problem.accumulate
 
     @property
     def packed_bytes(self) -> int:

@@ -37,8 +37,13 @@ class MatrixTile:
         start: Value | None = None,
     ) -> None:  # fmt: skip
         """Start from zero or, for every row, the vectors at `start`; unless fresh, an i1 perhaps, from what C holds."""
-        places = [(m, n) for m in range(len(self.a_rows)) for n in range(len(self.b_columns))]
-        for m, n in places:
+        self.begin(b, c, fresh=fresh, start=start)
+        self.sum(b, a, x, reductions)
+        self.store(b, c, self.c_rows, self.c_step)
+
+    def begin(self, b: Builder, c: Value, *, fresh: bool | Value, start: Value | None = None) -> None:
+        """What the sums start from."""
+        for m, n in self._places:
             tile, at = self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float")
             if isinstance(fresh, Value):
                 row = b.at(start, n * COLUMNS, "float") if start is not None else b.module.bytes(bytes(ROW_BYTES))
@@ -50,11 +55,21 @@ class MatrixTile:
                 self.unit.load(b, tile, b.at(start, n * COLUMNS, "float"), 0)
             else:
                 self.unit.zero(b, tile)
+
+    def sum(self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction]) -> None:
+        """Add all products."""
         *small, largest = self.products
         for products in (tuple(small), (largest,)) if small else ((largest,),):
             self._reduce(b, a, x, reductions, products)
-        for m, n in places:
-            self.unit.store(b, self._c(m, n), b.at(c, self.c_rows[m] + n * COLUMNS, "float"), 4 * self.c_step)
+
+    def store(self, b: Builder, c: Value, rows: Sequence[int], step: int) -> None:
+        """The sums, tiles of rows and the rows of a tile as far apart as is said."""
+        for m, n in self._places:
+            self.unit.store(b, self._c(m, n), b.at(c, rows[m] + n * COLUMNS, "float"), 4 * step)
+
+    @property
+    def _places(self) -> list[tuple[int, int]]:
+        return [(m, n) for m in range(len(self.a_rows)) for n in range(len(self.b_columns))]
 
     def _c(self, m: int, n: int) -> int:
         return C_TILES[m * len(self.b_columns) + n]
