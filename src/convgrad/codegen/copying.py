@@ -42,9 +42,9 @@ class Copy:
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
-        dims = self._merged(b, dims)
+        dims = self.merged(b, dims)
         along_dst = next((d for d in dims if d.dst == 1), None)
-        along_src = next((d for d in dims if d.src == 1), None) or _nearly_contiguous(dims, along_dst)
+        along_src = next((d for d in dims if d.src == 1), None) or nearly_contiguous(dims, along_dst)
         if along_dst is not None and along_dst is along_src:
             inner, body = [along_dst], self._vectors if along_dst.src == 1 else self._every
         elif along_dst is not None and along_dst.src == 0 and not self.accumulate:
@@ -58,7 +58,7 @@ class Copy:
         else:
             inner, body = [], self.scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
-        self.nest(b, src, dst, self._in_order(outer), lambda s, d: body(b, s, d, *inner))
+        self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
 
     def emit_planes(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
@@ -112,7 +112,7 @@ class Copy:
 
     # --- loops
 
-    def _merged(self, b: Builder, dims: Sequence[Dim]) -> list[Dim]:
+    def merged(self, b: Builder, dims: Sequence[Dim]) -> list[Dim]:
         """The same box with fewer axes: single elements dropped, axes that continue each other joined."""
         kept = [d for d in dims if d.extent != 1]
         while pair := next((pair for pair in permutations(kept, 2) if self._continue(*pair)), None):
@@ -131,7 +131,7 @@ class Copy:
         parts = inner.src == inner.dst == 1 and inner.extent % self.isa.lanes(self.compute) != 0
         return isinstance(outer.extent, int) or parts
 
-    def _in_order(self, dims: Sequence[Dim]) -> list[Dim]:
+    def in_order(self, dims: Sequence[Dim]) -> list[Dim]:
         """From one end of a side to the other, outermost first: what lies together there is met together."""
         return sorted(dims, key=lambda d: -abs(d.src if self.source_order else d.dst))
 
@@ -271,7 +271,7 @@ class Copy:
             b.either(b.compare("sge", extent, lanes), last, few)
 
 
-def _nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
+def nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
     """An axis of which vectors of the source hold several numbers, at best the one that is contiguous in dst."""
     found = [
         d for d in dims

@@ -61,6 +61,11 @@ class DotRunStages(DotStages):
         """No: a pair may be of two taps."""
         return False
 
+    @property
+    def pack_bytes(self) -> int:
+        """Scratch to pack a panel: one of f32, and room to stage it."""
+        return 2 * self._f32_panel
+
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros everywhere: a slab of few channels is small."""
         emit_zero(b, self.isa, "f32", slab, self.plan.slab_size // PAIR)

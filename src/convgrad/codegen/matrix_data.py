@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import DataStages, data_fallback, emit_data
+from convgrad.codegen.halves import HalvesCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import BYTES
@@ -16,14 +17,15 @@ from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.paired_weights import PairedPanel
-from convgrad.codegen.pairs import store_pairs
-from convgrad.codegen.splitting import Pieces, Watch, room_for_square
+from convgrad.codegen.split_weights import SplitPanel
+from convgrad.codegen.splitting import Pieces, Watch, room_for_squares
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
-from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, limits_of
+from convgrad.plan.matrix import DEPTH, MatrixDataPlan, halves_of, limits_of
+from convgrad.plan.strides import row_major
 
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
@@ -110,17 +112,22 @@ class MatrixStages(DataStages):
 
     @property
     def pack_bytes(self) -> int:
-        """Scratch to pack a panel: one of f32, and room to stage it; of bf16, room for a tile of all taps."""
+        """Scratch to pack a panel: one of f32, and room to stage it, or none; of bf16, room for a tile of all taps."""
         if self._pairs:
             return round64(BYTES["f32"] * self.plan.taps * TILE_NUMBERS // PAIR)
-        return 2 * self._f32_panel
+        return 2 * self._f32_panel if self._staged else 0
+
+    @property
+    def _staged(self) -> bool:
+        """Whether weights of neither side lie side by side, so that a panel is put in order before it is split."""
+        return 1 not in self.plan.problem.w_strides[1:3]
 
     def _pack(
         self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
     ) -> None:
         """As for any DataPlan, watching the weights, in a function that does nothing else."""
         room, watch = self.room, self.watch
-        self.room = room_for_square(b, self.plan.lanes)
+        self.room = room_for_squares(b, self.plan.lanes)
         self.watch = self._new_watch(b)
         super()._pack(b, at, which, target, bias)
         if self.verdict and self.watch:
@@ -146,7 +153,7 @@ class MatrixStages(DataStages):
 
     def watched_task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the input."""
-        self.room = room_for_square(b, self.plan.lanes)
+        self.room = room_for_squares(b, self.plan.lanes)
         self.watch = self._new_watch(b)
         super().task(b, at, task)
         if self.verdict and self.watch:
@@ -156,32 +163,28 @@ class MatrixStages(DataStages):
         self, b: Builder, at: Places, source: Value, target: Value, *,
         lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
     ) -> None:  # fmt: skip
-        """The weights as f32 in scratch, channel by channel, and from there two by two as pieces."""
+        """Two by two, as pieces; by way of f32 in scratch, channel by channel, where taps lie side by side."""
         plan, p = self.plan, self.plan.problem
         if self._pairs:
             self._pack_pairs(b, at, source, target, lanes[0], channels)
             return
-        copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="f32")
-        full = plan.out_channels % plan.width == 0 or plan.writes_in_place
-        pack_weights_panel(
-            b, copy, source, at.scratch, b.at(at.scratch, self._f32_panel, "i8"), lanes=lanes, channels=channels,
-            taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width,
-            whole=full and plan.in_channels % plan.i_block == 0,
-        )  # fmt: skip
-        load, block = self.isa.load, plan.lane_tiles * TILE_NUMBERS
-        pieces = Pieces(plan.pieces, block, plan.exact, self.watch)
-
-        def pairs(n: Index, _: object) -> None:
-            deep, row = b.split(n, (1 << 62, DEPTH // 2))
-            rows = b.at(at.scratch, b.mul(n, 2 * plan.width), "float")
-            there = b.at(target, b.add(b.mul(deep, plan.pieces * block), b.mul(row, DEPTH)), "i16")
-            for tile in range(plan.lane_tiles):
-                even, odd = (
-                    load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)
-                )
-                store_pairs(b, pieces, even, odd, b.at(there, tile * TILE_NUMBERS, "i16"))
-
-        b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
+        count, room, step = channels
+        many, _, lane_step = lanes[0]
+        pieces = Pieces(plan.pieces, plan.lane_tiles * TILE_NUMBERS, plan.exact, self.watch, self.room)
+        copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16", pieces=pieces)
+        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
+        if self._staged:
+            plain = replace(copy, dst_dtype="f32", pieces=None)
+            pack_weights_panel(
+                b, plain, source, at.scratch, b.at(at.scratch, self._f32_panel, "i8"), lanes=lanes, channels=channels,
+                taps=taps, width=plan.width, whole=many == plan.width,
+            )  # fmt: skip
+            source, copy, many, lane_step, step = at.scratch, replace(copy, src_dtype="f32"), plan.width, 1, plan.width
+            inside = row_major(p.taps, room * plan.width)
+            taps = list(zip(p.taps, inside, strict=True))
+        SplitPanel(copy=copy, tiles=plan.lane_tiles, taps=taps, room=room, last=plan.in_channels % DEPTH).emit(
+            b, source, target, (many, lane_step), (count, step)
+        )
 
     def _pack_pairs(
         self, b: Builder, at: Places, source: Value, target: Value, lanes: tuple[Index, int, int],
@@ -231,13 +234,20 @@ class MatrixStages(DataStages):
             return
         pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
         copy = replace(copy, dst_dtype="bf16", pieces=pieces)
+        *outer, run = _with_run(copy.merged(b, dims), stride)
+
+        def halves(tensor: Value, packed: Value, outer: list[Dim], size: int) -> None:
+            first, second = lanes = halves_of(size)
+            pairs = HalvesCopy(copy=copy, lanes=lanes, lane_step=stride, apart=first * stride)
+            pairs.emit(b, tensor, packed, outer, run, (run.extent, run.extent if second else 0))
+
         whole = b.floor_div(channels, DEPTH)
         if plan.in_channels >= DEPTH:
-            copy.emit(b, tensor, packed, [*dims, Dim(whole, DEPTH * stride, block), Dim(DEPTH, stride, 1)])
+            halves(tensor, packed, [Dim(whole, DEPTH * stride, block), *outer], DEPTH)
         if plan.in_channels % DEPTH:
-            rest = b.sub(channels, b.mul(whole, DEPTH))
-            source = b.at(tensor, b.mul(whole, DEPTH * stride), _storage(copy.src_dtype))
-            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, Dim(rest, stride, 1)])
+            source = copy.src_at(b, tensor, b.mul(whole, DEPTH * stride))
+            with b.when(b.compare("ne", b.mul(whole, DEPTH), channels)):
+                halves(source, b.at(packed, b.mul(whole, block), "i16"), outer, plan.in_channels % DEPTH)
 
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of bf16, which are not split."""
@@ -254,5 +264,10 @@ class MatrixStages(DataStages):
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
 
 
-def _storage(dtype: str) -> str:
-    return {"f32": "float", "bf16": "i16", "f16": "i16"}[dtype]
+def _with_run(dims: list[Dim], channel_step: int) -> list[Dim]:
+    """In the order of the slab but for the last, along which the input is read where its channels lie apart."""
+    dims = sorted(dims, key=lambda dim: -abs(dim.dst)) or [Dim(1, 0, 0)]
+    if channel_step == 1:
+        return dims
+    run = min(dims, key=lambda dim: abs(dim.src))
+    return [*(dim for dim in dims if dim is not run), run]

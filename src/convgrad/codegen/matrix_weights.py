@@ -17,7 +17,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.paired_copies import PairedCopy, moves_pairs, paired_copy
 from convgrad.codegen.paired_windows import PairedLanes, PairedRuns
 from convgrad.codegen.pairs import PairCopy
-from convgrad.codegen.splitting import Pieces, Watch, room_for_square
+from convgrad.codegen.splitting import Pieces, Watch, room_for_squares
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.weights import emit_weights, weights_fallback
@@ -73,7 +73,7 @@ class MatrixSums(FlatSums):
     def watched_task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any WeightsPlan, watching both operands."""
         plan = self.plan
-        self.room = room_for_square(b, plan.lanes)
+        self.room = room_for_squares(b, plan.lanes)
         watches = (Watch(b, plan.lanes, bf16=moves_pairs(plan)) for _ in "xy")
         self.watches = (next(watches), next(watches)) if self.verdict else None
         self.clear_slabs(b, at)

@@ -51,7 +51,7 @@ class PairedCopy(Copy):
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = the pair at src[Σ i · src step], over the box."""
-        dims = self._merged(b, dims)
+        dims = self.merged(b, dims)
         step = PAIR if self.partner == 1 else 1  # from a word to the next that one load brings
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == step), None)
@@ -62,7 +62,7 @@ class PairedCopy(Copy):
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], Squares(self).emit
         outer = [d for d in dims if all(d is not other for other in inner)]
-        self.nest(b, src, dst, self._in_order(outer), lambda s, d: body(b, s, d, *inner))
+        self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
 
     def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
         """Words, or the first `count`."""

@@ -20,7 +20,7 @@ NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an
 class Pieces:
     """How numbers are split: into `count` pieces, `step` numbers apart in memory; `exact` if they hold everything.
 
-    `room` is memory for a square of vectors, where a loop is to take them from there: a split is many instructions.
+    `room` is memory for two squares of vectors, where a loop is to take them from there: a split is many instructions.
     """
 
     count: int
@@ -37,9 +37,9 @@ class Pieces:
             isa.store_bits(b, _upper(b, high), b.at(dst, number * self.step, "i16"), count)
 
 
-def room_for_square(b: Builder, lanes: int) -> Value:
-    """Memory on the stack; made at the start of a function."""
-    return b.emit("ptr", f"alloca [{lanes * lanes} x float], align 64")
+def room_for_squares(b: Builder, lanes: int) -> Value:
+    """Memory on the stack, for two; made at the start of a function."""
+    return b.emit("ptr", f"alloca [{2 * lanes * lanes} x float], align 64")
 
 
 def split(b: Builder, value: Value, count: int, exact: bool) -> list[Value]:

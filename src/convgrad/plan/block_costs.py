@@ -82,13 +82,13 @@ def _slab_cost(plan: DataPlan) -> float:
     cost = ROW * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
     if plan.pixel_major and apart:  # squares of lanes turn, or parts of one
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
-        return cost + squares * plan.lanes**2 * TURN
+        return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     p = plan.problem
     far = SIZES[p.dtype] * prod(p.shapes["x" if plan.solves_y else "y"]) > FAR_INPUT
     parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and far)
     run = RUN if parts and not in_planes(plan) else 0.0
-    return cost + touched * (plan.slab_numbers * TURN + run)
+    return cost + touched * (plan.slab_numbers * (TURN + plan.splitting) + run)
 
 
 def _results_cost(plan: DataPlan) -> float:

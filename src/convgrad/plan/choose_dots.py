@@ -9,11 +9,11 @@ from math import prod
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
-from convgrad.plan.costs import MOVE, TURN, TURN_BACK
+from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
-from convgrad.plan.matrix_blocks import SPLIT, VERDICT, best_window_blocks
+from convgrad.plan.matrix_blocks import VERDICT, best_window_blocks
 from convgrad.plan.tiles import best_tile, cuts, most_rows, step_cycles
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown

@@ -9,11 +9,11 @@ from math import prod
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share
-from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products, loads_of, needs_watch, products_of
-from convgrad.plan.matrix_blocks import LOAD_ROWS, SPLIT, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
+from convgrad.plan.matrix_blocks import LOAD_ROWS, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import cuts
 from convgrad.plan.window_axes import window_axes

@@ -7,3 +7,4 @@ TURN_BACK = 0.6  # cycles per number that is transposed on its way out
 TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each group
 BEYOND_L2 = 2**20  # bytes of tensors that it does not hold
 MEMORY_BYTES = 4.5  # per cycle, from where larger ones are
+SPLIT = 0.15  # cycles per number and piece, beyond those of a copy

@@ -23,6 +23,11 @@ class DataPlan(DataSlab):
     """
 
     @property
+    def splitting(self) -> float:
+        """Cycles for a number of the input beyond those of a copy."""
+        return 0.0
+
+    @property
     def may_pack_weights(self) -> bool:
         """Whether `packs_weights` is a choice."""
         return True

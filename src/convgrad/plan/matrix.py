@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.plan.costs import SPLIT
 from convgrad.plan.data import DataPlan
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
@@ -50,6 +51,11 @@ def loads_of(products: Products) -> tuple[int, int]:
 def products_of(problem: ConvProblem) -> tuple[int, Products] | None:
     """How a matrix unit computes a problem; None if it cannot."""
     return PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))
+
+
+def halves_of(channels: int) -> tuple[int, int]:
+    """How many of up to 32 channels are the first of a pair, and how many the second."""
+    return -(-channels // 2), channels // 2
 
 
 def needs_watch(dtype: str, pieces: int) -> bool:
@@ -93,7 +99,7 @@ class MatrixDataPlan(DataPlan):
     Outputs of the innermost axis are the rows of A, `rows` at a time; output channels are the columns of B; input
     channels, padded to whole tiles, are summed. The slab is in the order (block of 32 channels, piece, position,
     channel), a panel in the order (tap, block of 32 channels, piece, block of 16 lanes, pair of channels, lane, channel
-    of the pair).
+    of the pair). Partners are as far apart as a block has pairs; bf16 that are moved two by two are neighbours instead.
 
     If `watch` is set, tasks look for numbers that pieces cannot stand for, and where there are any, `fallback` computes
     everything again.
@@ -114,6 +120,11 @@ class MatrixDataPlan(DataPlan):
     def fetches_weights(self) -> bool:
         """No."""
         return False
+
+    @property
+    def splitting(self) -> float:
+        """Into several pieces."""
+        return SPLIT * self.pieces if self.pieces > 1 else 0.0
 
     @property
     def exact(self) -> bool:

@@ -12,7 +12,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.plan.block_costs import OVERFLOW
-from convgrad.plan.costs import MOVE, TURN
+from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.dots import PAIR, DotWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -28,7 +28,6 @@ TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
-SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
 ZERO_BYTES = 32.0  # per cycle
 SLAB_BYTES = 768 * 1024  # of x and y together
 SUM_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk

@@ -1,0 +1,69 @@
+"""Weights as a matrix unit reads them, in pieces: two input channels side by side for every lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgrad.codegen.copying import Copy
+from convgrad.codegen.halves import HalvesCopy
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.matrix import TILE_NUMBERS
+from convgrad.codegen.squares import Dim
+from convgrad.codegen.zeroing import emit_zero
+from convgrad.plan.matrix import COLUMNS, DEPTH, halves_of
+from convgrad.plan.strides import row_major
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPanel:
+    """target[taps, block of 32 channels, piece, tile of 16 lanes, pair, lane, number of the pair] = pieces of source.
+
+    Partners are half a block of channels apart.
+
+    tiles   side by side in a block of lanes
+    taps    (extent, source step) per spatial axis
+    room    channels that a panel holds
+    last    channels of a block that is not whole
+    """
+
+    copy: Copy
+    tiles: int
+    taps: Sequence[tuple[int, int]]
+    room: int
+    last: int
+
+    def emit(
+        self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
+    ) -> None:
+        """`lanes` and `channels` are (how many there are, source step); what a panel holds besides becomes zero."""
+        (many, lane_step), (count, step) = lanes, channels
+        pieces = self.copy.pieces
+        assert pieces is not None
+        block_step = pieces.count * self.tiles * TILE_NUMBERS
+        tap_steps = row_major([extent for extent, _ in self.taps], self.room // DEPTH * block_step)
+        taps = [Dim(extent, src, dst) for (extent, src), dst in zip(self.taps, tap_steps, strict=True)]
+        if not (many == self.tiles * COLUMNS and count == self.room and self.room % DEPTH == 0):
+            size = tap_steps[0] * self.taps[0][0]
+            emit_zero(b, self.copy.isa, "f32", target, size // 2)  # two bf16 per f32
+
+        def block(n: Index, size: int) -> None:
+            first, _ = runs = halves_of(size)
+            for tile in range(self.tiles):
+                of = self.copy.src_at(b, source, b.add(b.mul(n, DEPTH * step), tile * COLUMNS * lane_step))
+                to = b.at(target, b.add(b.mul(n, block_step), tile * TILE_NUMBERS), "i16")
+                some = b.minimum(b.sub(many, tile * COLUMNS), COLUMNS)
+                pairs = HalvesCopy(copy=self.copy, lanes=(some, some), lane_step=lane_step, apart=first * step)
+                if isinstance(some, int):
+                    if some > 0:
+                        pairs.emit(b, of, to, taps, Dim(first, step, DEPTH), runs)
+                    continue
+                with b.when(b.compare("sgt", some, 0)):
+                    pairs.emit(b, of, to, taps, Dim(first, step, DEPTH), runs)
+
+        whole = b.floor_div(count, DEPTH)
+        b.loop(0, whole, lambda n, _: block(n, DEPTH), name="block")
+        if self.last:
+            with b.when(b.compare("ne", b.mul(whole, DEPTH), count)):
+                block(whole, self.last)
