@@ -35,7 +35,7 @@ class HalvesCopy:
     apart: int
 
     def emit(self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], run: Dim, runs: Two) -> None:
-        """All pairs; where the second half has no number they have zero."""
+        """All pairs, with zeros for numbers that there are not: but where nothing lies together these are left out."""
         if self.lane_step == 1:
             body = self._along_lanes
         elif run.src == 1 or nearly_contiguous([run], None):
