@@ -43,13 +43,16 @@ def room_for_squares(b: Builder, lanes: int) -> Value:
 
 
 def split(b: Builder, value: Value, count: int, exact: bool) -> list[Value]:
-    """Pieces as the bits of f32 whose lower half is zero, the largest first."""
+    """Pieces as the bits of f32 whose lower half is zero, the largest first.
+
+    Of what is exact nothing is left there by the last one, but of a number that is to be watched for.
+    """
     pieces = []
     for left in reversed(range(count)):
         bits = b.cast("bitcast", value, _as(value, "i32"))
         if left or not exact:
             bits = _rounded(b, bits) if left else _rounded_to_even(b, bits)
-        bits = b.binary("and", bits, constant(bits.type, HIGH))
+            bits = b.binary("and", bits, constant(bits.type, HIGH))
         pieces.append(bits)
         if left:
             value = b.binary("fsub", value, b.cast("bitcast", bits, value.type))
