@@ -16,7 +16,6 @@ from convgrad.plan.block_costs import EVEN_TASKS
 from convgrad.plan.blocks import MOST_PACKINGS
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
-from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.machine import LEVELS, machine_for
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
@@ -208,18 +207,20 @@ def tasks_of_a_panel(plan):
     return prod(plan.grid) // (plan.group_blocks * -(-plan.lane_blocks // plan.blocks_per_task))
 
 
+@pytest.mark.parametrize("isa", ["avx512", "amx_emulated"])
 @pytest.mark.parametrize("nxc", [False, True], ids=["NCX", "NXC"])
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
-def test_weights_that_outweigh_the_image_are_packed_by_the_task_that_uses_them(unknown, nxc):
+def test_weights_that_outweigh_the_image_are_packed_by_the_task_that_uses_them(unknown, nxc, isa):
     heavy = problem_of(unknown, channels=(512, 512), image=7, windows=7, taps=3, low=1, batch=8, nxc=nxc)
-    plan = choose(heavy, machine_for("avx512"))
+    plan = choose(heavy, machine_for(isa))
+    assert isinstance(plan, MatrixDataPlan) == (isa != "avx512")
     assert (plan.packs_weights, tasks_of_a_panel(plan)) == (True, 1)
     assert prod(plan.grid) in (6, 8), "a few threads are busy, two of them to the end"
     module = lower(plan)
-    assert module.shared_bytes == 0
+    assert module.shared_bytes <= (0 if isa == "avx512" else 4096), "what was found about the data alone is shared"
     assert module.scratch_bytes < 1 << 20
     light = problem_of(unknown, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4, nxc=nxc)
-    assert not choose(light, machine_for("avx512")).packs_weights
+    assert not choose(light, machine_for(isa)).packs_weights
 
 
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
@@ -232,12 +233,11 @@ def test_much_work_is_divided_into_many_tasks_since_threads_wait_for_the_last(un
 
 
 @each_level
-def test_few_tasks_pack_the_same_weights_and_none_on_tiles(isa):
+def test_few_tasks_pack_the_same_weights(isa):
     for seed in range(200):
         for plan in variants(random_problem(np.random.default_rng(seed)), machine_for(isa)):
             if isinstance(plan, DataPlan) and plan.packs_weights:
                 assert tasks_of_a_panel(plan) <= MOST_PACKINGS
-                assert isinstance(plan, DotDataPlan) or not isinstance(plan, MatrixDataPlan)
 
 
 def one_row(problem):
