@@ -36,8 +36,8 @@ import convgrad.codegen.lower as lower
 import convgrad.codegen.matrix_data as matrix_data
 import convgrad.codegen.matrix_weights as matrix_weights
 import convgrad.codegen.microkernels.matrix as tiles
-import convgrad.codegen.pairs as pairs
 import convgrad.codegen.panels as panels
+import convgrad.codegen.split_weights as split_weights
 import convgrad.codegen.stages as stages
 import convgrad.codegen.sweep as sweep
 import convgrad.codegen.weights as weights
@@ -144,8 +144,8 @@ def _fewer_products(plain, self, b, a, x, products):
     plain(self, b, a, x, tuple(product for product in products if product != (1, 0)))
 
 
-def _exchanged_pairs(plain, b, pieces, even, odd, dst):
-    plain(b, pieces, odd, even, dst)
+def _other_partners(plain, *, apart, **others):
+    return plain(apart=apart // 2, **others)
 
 
 def _lost_chunk(plain, plan, *rest):
@@ -306,8 +306,8 @@ MUTANTS = {
         like=_on_tiles,
     ),
     "pairs the wrong way": Mutant(
-        "the even number of a pair is in the upper half",
-        _all(*(wrap(module, "store_pairs", _exchanged_pairs) for module in (pairs, matrix_data))), like=_on_tiles,
+        "weights are paired by other channels than the input",
+        wrap(split_weights, "HalvesCopy", _other_partners), like=_on_tiles,
     ),
     "tiles filled up with anything": Mutant(
         "channels that fill up a tile, and pads, are not zeroed",
