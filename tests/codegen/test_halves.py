@@ -13,7 +13,7 @@ from convgrad.codegen.split_weights import SplitPanel
 from convgrad.codegen.splitting import Pieces, room_for_squares
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.machine import why_not
-from convgrad.plan.matrix import COLUMNS, DEPTH, halves_of
+from convgrad.plan.matrix import COLUMNS, halves_of
 from convgrad.plan.strides import row_major
 
 ISA = "amx_emulated"
@@ -49,26 +49,28 @@ def assert_split(found, wanted):
         assert np.all(np.abs(found[n]) <= 2.0**-8 * np.abs(found[n - 1]))
 
 
-@pytest.mark.parametrize("low", [False, True])
+@pytest.mark.parametrize("narrow", [False, True], ids=["", "narrow"])
 @pytest.mark.parametrize("run", [1, 16, 37])
 @pytest.mark.parametrize("channels", [32, 21, 16, 1])
 @pytest.mark.parametrize("dtype", PIECES)
 @pytest.mark.parametrize("way", WAYS)
-def test_pairs_of_channels(way, dtype, channels, run, low):
+def test_pairs_of_channels(way, dtype, channels, run, narrow):
     channel_step, run_step = WAYS[way](channels, run)
     outer_step = abs(channel_step) * channels + abs(run_step) * run
-    source = StridedArray((OUTER, run, channels), (outer_step, run_step, channel_step), numpy_dtype(dtype), low=low)
+    source = StridedArray((OUTER, run, channels), (outer_step, run_step, channel_step), numpy_dtype(dtype), low=narrow)
     source.view[...] = numbers(source.view.shape, dtype)
-    shape = (PIECES[dtype], OUTER, run, COLUMNS, 2)
-    target = StridedArray(shape, row_major(shape, 1), np.int16, low=low)
     first, second = lanes = halves_of(channels)
+    room = first if narrow else COLUMNS
+    shape = (PIECES[dtype], OUTER, run, room, 2)
+    target = StridedArray(shape, row_major(shape, 1), np.int16, low=narrow)
 
     def body(b, src, dst, extent):
         pairs = HalvesCopy(
-            copy=copy_of(b, dtype, OUTER * run * DEPTH), lanes=lanes, lane_step=channel_step, apart=first * channel_step
-        )
-        along = Dim(extent, run_step, DEPTH)
-        pairs.emit(b, src, dst, [Dim(OUTER, outer_step, run * DEPTH)], along, (extent, extent if second else 0))
+            copy=copy_of(b, dtype, OUTER * run * 2 * room), lanes=lanes, lane_step=channel_step,
+            apart=first * channel_step, room=room,
+        )  # fmt: skip
+        along = Dim(extent, run_step, 2 * room)
+        pairs.emit(b, src, dst, [Dim(OUTER, outer_step, run * 2 * room)], along, (extent, extent if second else 0))
 
     target.view[...] = 0 if way == "nothing lies together" else -1  # only numbers that there are are written then
     compile_function(ISA, ["ptr", "ptr", "i64"], body)(source.address, target.address, run)
@@ -80,32 +82,33 @@ def test_pairs_of_channels(way, dtype, channels, run, low):
     assert target.only_elements_changed()
 
 
+@pytest.mark.parametrize("depth", [32, 20, 48])
 @pytest.mark.parametrize("side", ["lanes", "channels"])
 @pytest.mark.parametrize(("lanes", "channels"), [(32, 64), (32, 40), (19, 64), (5, 17), (16, 32)])
 @pytest.mark.parametrize("dtype", PIECES)
-def test_panels_of_weights(dtype, lanes, channels, side):
-    taps, room = 3, -(-channels // DEPTH) * DEPTH
+def test_panels_of_weights(dtype, lanes, channels, side, depth):
+    taps, room = 3, -(-channels // depth) * depth
     lane_step, channel_step = (1, lanes) if side == "lanes" else (channels, 1)
     source = StridedArray((taps, channels, lanes), (channels * lanes, channel_step, lane_step), numpy_dtype(dtype))
     source.view[...] = numbers(source.view.shape, dtype)
     tiles = 2 if lanes > COLUMNS else 1
-    shape = (taps, room // DEPTH, PIECES[dtype], tiles, COLUMNS, COLUMNS, 2)
+    shape = (taps, room // depth, PIECES[dtype], tiles, depth // 2, COLUMNS, 2)
     target = StridedArray(shape, row_major(shape, 1), np.int16)
 
     def body(b, src, dst, many, count):
         panel = SplitPanel(
-            copy=copy_of(b, dtype, tiles * COLUMNS * DEPTH), tiles=tiles, taps=[(taps, channels * lanes)], room=room,
-            last=channels % DEPTH,
+            copy=copy_of(b, dtype, tiles * COLUMNS * depth), tiles=tiles, depth=depth,
+            taps=[(taps, channels * lanes)], room=room, last=channels % depth,
         )  # fmt: skip
         panel.emit(b, src, dst, (many, lane_step), (count, channel_step))
 
     target.view[...] = -1
     compile_function(ISA, ["ptr", "ptr", "i64", "i64"], body)(source.address, target.address, lanes, channels)
     found = np.moveaxis(target.view.view(ml_dtypes.bfloat16), 2, 0)  # the piece, tap, block, tile, pair, lane, half
-    wanted = np.zeros((taps, room // DEPTH, tiles, COLUMNS, COLUMNS, 2), np.float64)
+    wanted = np.zeros((taps, room // depth, tiles, depth // 2, COLUMNS, 2), np.float64)
     for channel in range(channels):
-        block, place = divmod(channel, DEPTH)
-        first, _ = halves_of(min(DEPTH, channels - block * DEPTH))
+        block, place = divmod(channel, depth)
+        first, _ = halves_of(min(depth, channels - block * depth))
         for lane in range(lanes):
             tile, column = divmod(lane, COLUMNS)
             wanted[:, block, tile, place % first, column, place // first] = source.view[:, channel, lane]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from convgrad.codegen.copying import Copy, nearly_contiguous
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.pairs import store_pairs
+from convgrad.codegen.pairs import words_of
 from convgrad.codegen.squares import Dim
 from convgrad.plan.matrix import COLUMNS
 
@@ -24,8 +24,9 @@ Two = tuple[Index, Index]
 class HalvesCopy:
     """dst[Σ outer i · dst step + run i · dst step + 2 · lane + half] = src[likewise + half · apart + lane · lane_step].
 
-    copy    of which `pieces` get what becomes of every number; their room holds two squares
-    lanes   that there are of either half, at most 16; the others are zero
+    copy    of which `pieces` get what becomes of every number, with room for two squares
+    lanes   that there are of either half, at most `room`; the others are zero
+    room    lanes of an element in dst, at most 16
     runs    elements of the run that there are of either half: not more of the second one
     """
 
@@ -33,6 +34,7 @@ class HalvesCopy:
     lanes: Two
     lane_step: int
     apart: int
+    room: int = COLUMNS
 
     def emit(self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], run: Dim, runs: Two) -> None:
         """All pairs, with zeros for numbers that there are not: but where nothing lies together these are left out."""
@@ -58,7 +60,7 @@ class HalvesCopy:
 
     def _in_squares(self, b: Builder, src: Value, dst: Value, run: Dim, runs: Two) -> None:
         """Sixteen elements of the run at a time."""
-        copy, room = self.copy, self._room
+        copy, room = self.copy, self._squares
 
         def square(i: Index, half: int, count: Index) -> None:
             source = copy.src_at(b, src, b.add(b.mul(i, run.src), half * self.apart))
@@ -112,14 +114,17 @@ class HalvesCopy:
         pieces = self.copy.pieces
         assert pieces is not None
         zero = Value(first.type, "zeroinitializer")
-        store_pairs(b, pieces, first, zero if second is None else second, place)
+        some = None if self.room == COLUMNS else index(self.room)
+        for number, words in enumerate(words_of(b, pieces, first, zero if second is None else second)):
+            there = b.at(place, number * pieces.step, "i16")
+            self.copy.isa.store(b, "f32", b.cast("bitcast", words, first.type), there, some)
 
     @property
-    def _room(self) -> Value:
+    def _squares(self) -> Value:
         pieces = self.copy.pieces
         assert pieces is not None
         assert pieces.room is not None
         return pieces.room
 
     def _column(self, b: Builder, half: int, j: Index) -> Value:
-        return b.at(self._room, b.mul(b.add(j, half * COLUMNS), COLUMNS), STORAGE["f32"])
+        return b.at(self._squares, b.mul(b.add(j, half * COLUMNS), COLUMNS), STORAGE["f32"])

@@ -24,7 +24,7 @@ from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.verdict import Verdict
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
-from convgrad.plan.matrix import DEPTH, MatrixDataPlan, halves_of, limits_of
+from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of, limits_of
 from convgrad.plan.strides import row_major
 
 
@@ -170,7 +170,8 @@ class MatrixStages(DataStages):
             return
         count, room, step = channels
         many, _, lane_step = lanes[0]
-        pieces = Pieces(plan.pieces, plan.lane_tiles * TILE_NUMBERS, plan.exact, self.watch, self.room)
+        block = plan.lane_tiles * COLUMNS * plan.channel_unit
+        pieces = Pieces(plan.pieces, block, plan.exact, self.watch, self.room)
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16", pieces=pieces)
         taps = list(zip(p.taps, p.w_strides[3:], strict=True))
         if self._staged:
@@ -182,9 +183,11 @@ class MatrixStages(DataStages):
             source, copy, many, lane_step, step = at.scratch, replace(copy, src_dtype="f32"), plan.width, 1, plan.width
             inside = row_major(p.taps, room * plan.width)
             taps = list(zip(p.taps, inside, strict=True))
-        SplitPanel(copy=copy, tiles=plan.lane_tiles, taps=taps, room=room, last=plan.in_channels % DEPTH).emit(
-            b, source, target, (many, lane_step), (count, step)
-        )
+        panel = SplitPanel(
+            copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room,
+            last=plan.in_channels % plan.channel_unit,
+        )  # fmt: skip
+        panel.emit(b, source, target, (many, lane_step), (count, step))
 
     def _pack_pairs(
         self, b: Builder, at: Places, source: Value, target: Value, lanes: tuple[Index, int, int],
@@ -227,8 +230,9 @@ class MatrixStages(DataStages):
         b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
 
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
-        """Channels 32 by 32, then the rest."""
+        """Channels block by block, then the rest."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        unit = plan.channel_unit
         if self._pairs:
             self._copy_pairs(b, tensor, packed, dims, channels)
             return
@@ -237,17 +241,22 @@ class MatrixStages(DataStages):
         *outer, run = _with_run(copy.merged(b, dims), stride)
 
         def halves(tensor: Value, packed: Value, outer: list[Dim], size: int) -> None:
-            first, second = lanes = halves_of(size)
-            pairs = HalvesCopy(copy=copy, lanes=lanes, lane_step=stride, apart=first * stride)
-            pairs.emit(b, tensor, packed, outer, run, (run.extent, run.extent if second else 0))
+            first, second = halves_of(size)
+            for lane in range(0, first, COLUMNS):
+                lanes = min(COLUMNS, first - lane), max(0, min(COLUMNS, second - lane))
+                pairs = HalvesCopy(
+                    copy=copy, lanes=lanes, lane_step=stride, apart=first * stride, room=min(COLUMNS, unit // 2 - lane)
+                )  # fmt: skip
+                source, there = copy.src_at(b, tensor, lane * stride), b.at(packed, 2 * lane, "i16")
+                pairs.emit(b, source, there, outer, run, (run.extent, run.extent if lanes[1] else 0))
 
-        whole = b.floor_div(channels, DEPTH)
-        if plan.in_channels >= DEPTH:
-            halves(tensor, packed, [Dim(whole, DEPTH * stride, block), *outer], DEPTH)
-        if plan.in_channels % DEPTH:
-            source = copy.src_at(b, tensor, b.mul(whole, DEPTH * stride))
-            with b.when(b.compare("ne", b.mul(whole, DEPTH), channels)):
-                halves(source, b.at(packed, b.mul(whole, block), "i16"), outer, plan.in_channels % DEPTH)
+        whole = b.floor_div(channels, unit)
+        if plan.in_channels >= unit:
+            halves(tensor, packed, [Dim(whole, unit * stride, block), *outer], unit)
+        if plan.in_channels % unit:
+            source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
+            with b.when(b.compare("ne", b.mul(whole, unit), channels)):
+                halves(source, b.at(packed, b.mul(whole, block), "i16"), outer, plan.in_channels % unit)
 
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of bf16, which are not split."""

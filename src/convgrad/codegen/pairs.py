@@ -101,9 +101,14 @@ class PairCopy:
 
 def store_pairs(b: Builder, pieces: Pieces, even: Value, odd: Value, dst: Value) -> None:
     """The pieces of two vectors, two by two."""
+    for number, words in enumerate(words_of(b, pieces, even, odd)):
+        b.store(words, b.at(dst, number * pieces.step, "i16"), 4)
+
+
+def words_of(b: Builder, pieces: Pieces, even: Value, odd: Value) -> list[Value]:
+    """Each piece of two vectors, side by side."""
     if pieces.watch is not None:
         for value in (even, odd):
             pieces.watch.note(b, value)
     halves = (split(b, value, pieces.count, pieces.exact) for value in (even, odd))
-    for number, (low, high) in enumerate(zip(*halves, strict=True)):
-        b.store(pair(b, low, high), b.at(dst, number * pieces.step, "i16"), 4)
+    return [pair(b, low, high) for low, high in zip(*halves, strict=True)]
