@@ -15,6 +15,8 @@ from convgrad.codegen.matrix_weights import lower_matrix_weights
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.patch_data import lower_patch_data
 from convgrad.codegen.plane_data import lower_plane_data
+from convgrad.codegen.plane_row_weights import lower_plane_row_weights
+from convgrad.codegen.plane_rows import lower_plane_rows
 from convgrad.codegen.plane_weights import lower_plane_weights
 from convgrad.codegen.row_data import lower_row_data
 from convgrad.codegen.row_weights import lower_row_weights
@@ -31,6 +33,7 @@ from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
@@ -51,6 +54,8 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (RowWeightsPlan, lower_row_weights),
     (InPlaceWeightsPlan, lower_in_place_weights),
     (WindowLanesPlan, lower_window_lanes),
+    (PlaneRowsPlan, lower_plane_rows),
+    (PlaneRowWeightsPlan, lower_plane_row_weights),
     (PlaneDataPlan, lower_plane_data),
     (PlaneWeightsPlan, lower_plane_weights),
     (DataPlan, lower_data),

@@ -10,6 +10,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_dots import dot_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_matrix import matrix_weights_candidates
+from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
@@ -17,6 +18,7 @@ from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.plane_rows import PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.row_weights import RowWeightsPlan
@@ -34,7 +36,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
     by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
     by_tiles = [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
-    by_planes = plane_weights_candidates(problem, machine)
+    by_planes = [*plane_weights_candidates(problem, machine), *plane_row_weights_candidates(problem, machine)]
     candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
@@ -58,6 +60,8 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 
 
 def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
+    if isinstance(plan, PlaneRowWeightsPlan):
+        return "along windows, rows in place"
     if isinstance(plan, PlaneWeightsPlan):
         return "along windows"
     if isinstance(plan, DotWeightsPlan):
