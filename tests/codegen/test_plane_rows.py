@@ -24,6 +24,8 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
     "no pads": ((18, 66), (16, 64), (3, 3), (1, 1), (1, 1), (0, 0)),
     "stride 2": ((22, 112), (11, 56), (3, 3), (2, 2), (1, 1), (1, 1)),
     "stride 2, phases of unequal length": ((17, 63), (9, 32), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "stride 2, a phase that ends within a vector": ((17, 63), (12, 40), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "no tap meets anything": ((30, 1), (31, 1), (2, 4), (1, 1), (1, 1), (1, 5)),
     "stride 2, a phase without taps": ((21, 65), (10, 32), (2, 2), (2, 2), (2, 2), (1, 1)),
     "stride 3": ((30, 99), (10, 33), (4, 4), (3, 3), (1, 1), (1, 1)),
     "stride 4 of columns": ((12, 131), (12, 33), (3, 5), (1, 4), (1, 1), (1, 2)),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from convgrad.codegen.data import lower_data
 from convgrad.codegen.depthwise_data import lower_depthwise_data
+from convgrad.codegen.depthwise_weights import lower_depthwise_weights
 from convgrad.codegen.dot_data import lower_dot_data
 from convgrad.codegen.dot_runs import lower_dot_runs
 from convgrad.codegen.dot_weights import lower_dot_weights
@@ -25,6 +26,7 @@ from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
@@ -51,6 +53,7 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (RowDataPlan, lower_row_data),
     (PatchDataPlan, lower_patch_data),
     (FoldedPlan, lower_folded),
+    (DepthwiseWeightsPlan, lower_depthwise_weights),
     (RowWeightsPlan, lower_row_weights),
     (InPlaceWeightsPlan, lower_in_place_weights),
     (WindowLanesPlan, lower_window_lanes),

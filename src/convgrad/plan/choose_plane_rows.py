@@ -11,7 +11,7 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_costs import MOST_PHASES, even_rows
-from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
@@ -29,7 +29,6 @@ CROSSING = 1.2  # cycles of a vector from L1 that lies in two lines as often as 
 TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of results, of a row of the input
 PLANE = 10.0  # cycles of a block of a plane besides
 READ = 0.25  # of what moving a number takes, where tiles wait for it
-AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on memory is asked for ahead
 MOST_TASKS = 48
 LEAST_TASKS, MOST_WEIGHT_TASKS, MOST_CHUNKS = 16, 32, 16
 
@@ -52,7 +51,7 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     outer = (1, *(axis.count for axis in axes[1:-2]))
     plan = PlaneRowsPlan(
         problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=1, tap_rows=1, slid=(),
-        block=(1, width), run=1, masks=True, fetches=("x", "y") if _is_large(p) else (),
+        block=(1, width), run=1, masks=True, fetches=("x", "y") if is_large(p) else (),
     )  # fmt: skip
     found = []
     for rows in even_rows(row.count, MOST_ROWS):
@@ -73,10 +72,6 @@ def _in_rows(p: ConvProblem, machine: Machine) -> bool:
     if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
         return False
     return prod(p.taps[-2:]) <= MOST_TAPS and p.taps[-1] <= MOST_COLUMNS
-
-
-def _is_large(p: ConvProblem) -> bool:
-    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > AHEAD_FROM
 
 
 def _is_spread(plan: PlaneRowsPlan) -> bool:
@@ -137,7 +132,7 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
     outer = (1, *(axis.windows for axis in axes[1:-2]))
     plan = PlaneRowWeightsPlan(
         problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=row.taps, tap_columns=inner.taps,
-        rows=1, slid=(), block=(1, width), chunks=1, run=1, fetches_ahead=_is_large(p),
+        rows=1, slid=(), block=(1, width), chunks=1, run=1, fetches_ahead=is_large(p),
     )  # fmt: skip
     found = []
     for rows in even_rows(row.windows, MOST_WINDOW_ROWS):

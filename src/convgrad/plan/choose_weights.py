@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.choose_depthwise_weights import depthwise_weights_candidates
 from convgrad.plan.choose_dots import dot_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_matrix import matrix_weights_candidates
@@ -14,6 +15,7 @@ from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
@@ -52,7 +54,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
-    if isinstance(plan, WindowLanesPlan):
+    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan):
         return plan
     if _sums_in_place(plan):
         return rows_of_windows(replace(plan, direct=True))
@@ -74,6 +76,8 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
         return "lanes along windows, in place"
     if isinstance(plan, WindowLanesPlan):
         return "lanes along windows"
+    if isinstance(plan, DepthwiseWeightsPlan):
+        return "across groups, taps together"
     return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"
 
 
@@ -106,10 +110,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         cost = elements["x"] * each + elements["y"] * (
             MOVE if problem.y_strides[1] == k else turn if k == 1 else SCALAR
         )
-        yield window_rows * shape.cycles + cost, replace(
+        cycles = window_rows * shape.cycles + cost
+        across = replace(
             base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,
             row_channels=shape.row_channels, tile_taps=shape.taps, unroll=UNROLLED_WINDOWS,
         )  # fmt: skip
+        yield cycles, across
+        yield from depthwise_weights_candidates(across, cycles, machine)
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:

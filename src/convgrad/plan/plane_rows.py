@@ -9,8 +9,15 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import Phase
 from convgrad.plan.plane_data import PlaneDataPlan, phases_together
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.problem.conv import ConvProblem
 
 AHEAD_BYTES = 16 * 1024  # of what is fetched
+AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is
+
+
+def is_large(p: ConvProblem) -> bool:
+    """Whether memory is worth asking for before it is read."""
+    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > AHEAD_FROM
 
 
 def bytes_ahead(size: int) -> int:

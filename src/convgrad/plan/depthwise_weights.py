@@ -1,0 +1,76 @@
+"""W of one channel per group, channels side by side and read in place: tiles of several rows and columns of windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.plane_costs import tap_pieces
+from convgrad.plan.plane_rows import bytes_ahead, is_large
+from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
+
+Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at which tap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWeightsPlan(WeightsPlan):
+    """A WeightsPlan with lanes across all groups, whose tile is a vector of sums for each tap of some rows of taps.
+
+    A task goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all groups:
+    an element of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros;
+    columns beside it are left out, by tiles of their own at either end of a row.
+    """
+
+    rows: int  # windows of a tile
+    columns: int
+    tap_rows: int  # of a tile: all, or fewer
+
+    @property
+    def tap_pieces(self) -> tuple[tuple[int, int], ...]:
+        """Rows of taps of a tile and how many such tiles follow each other."""
+        return tap_pieces(self.axes[-2].taps, self.tap_rows)
+
+    @property
+    def x_columns(self) -> int:
+        """Elements of a row of x from the first to the last that a tile meets."""
+        axis = self.axes[-1]
+        return axis.stride * (self.columns - 1) + axis.dilation * (axis.taps - 1) + 1
+
+    @property
+    def zeros(self) -> int:
+        """Numbers from the first to the last that a tile reads of a row."""
+        return (self.x_columns - 1) * self.problem.x_strides[-1] + self.lanes
+
+    def bytes_ahead(self, name: str) -> int:
+        """From a row of a tensor to the one that is asked for."""
+        step = self.axes[-2].stride if name == "x" else 1
+        return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether memory is asked for before it is read."""
+        return is_large(self.problem)
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        WeightsPlan.validate(self)
+        assert self.direct
+        assert len(self.axes) == 3
+        assert self.bundles == self.lane_shares == self.row_shares == 1
+        assert self.block[0] == 1
+        assert self.block[-2] % self.rows == 0
+
+    def __str__(self) -> str:
+        text = WeightsPlan.__str__(self)
+        tile = f"{self.tap_rows} x {self.axes[-1].taps} taps of {self.rows} x {self.columns} windows, "
+        return text.replace("in place, ", f"in place, {tile}", 1)
+
+
+def met_on(axis: WindowAxis, windows: int, taps: range) -> dict[int, Met]:
+    """Elements of x that so many windows meet at some taps, from the first window's place of x on."""
+    found: dict[int, Met] = {}
+    for r in taps:
+        for j in range(windows):
+            found.setdefault(axis.stride * j + axis.dilation * r - axis.low, []).append((j, r))
+    return dict(sorted(found.items()))
