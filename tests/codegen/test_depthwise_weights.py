@@ -18,23 +18,23 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
     "as large": ((9, 14), (9, 14), (3, 3), (1, 1), (1, 1), (1, 1)),
     "no pads": ((8, 13), (6, 11), (3, 3), (1, 1), (1, 1), (0, 0)),
     "stride 2": ((12, 20), (6, 10), (3, 3), (2, 2), (1, 1), (1, 1)),
-    "stride 3, beside each other": ((12, 24), (4, 8), (2, 3), (3, 3), (1, 1), (0, 0)),
+    "stride 3": ((13, 25), (4, 8), (4, 4), (3, 3), (1, 1), (0, 0)),
     "dilation": ((9, 16), (9, 16), (3, 3), (1, 1), (2, 3), (2, 3)),
     "many taps": ((8, 15), (8, 15), (7, 7), (1, 1), (1, 1), (3, 3)),
     "a tap": ((5, 9), (5, 9), (1, 2), (1, 1), (1, 1), (0, 1)),
     "windows beside the image": ((4, 5), (9, 14), (2, 3), (1, 1), (1, 1), (3, 5)),
-    "one window": ((3, 3), (1, 1), (3, 3), (1, 1), (1, 1), (0, 0)),
+    "four windows": ((4, 5), (2, 2), (3, 4), (1, 1), (1, 1), (0, 0)),
     "rows of 5": ((5, 30), (5, 30), (5, 5), (1, 1), (1, 1), (2, 2)),
 }
 
 
-def problem_of(axes, groups, *, batch=2, **more):
-    """Dense, with channels last."""
+def problem_of(axes, groups, *, batch=2, c=1, k=1, **more):
+    """Dense, with channels last; c and k of a group of x and y."""
     x, y, taps, stride, dilation, low = axes
-    shapes = {"x": (batch, groups, 1, *x), "w": (groups, 1, 1, *taps), "y": (batch, groups, 1, *y)}
+    shapes = {"x": (batch, groups, c, *x), "w": (groups, k, c, *taps), "y": (batch, groups, k, *y)}
     last = {name: strides_in((0, 3, 4, 1, 2), shape) for name, shape in shapes.items()}
     return ConvProblem(
-        unknown=Unknown.W, batch=batch, groups=groups, x_channels=1, y_channels=1, x_extent=x, y_extent=y, taps=taps,
+        unknown=Unknown.W, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=x, y_extent=y, taps=taps,
         stride=stride, dilation=dilation, pad_low=low, x_strides=last["x"], y_strides=last["y"],
         w_strides=strides_in(range(5), shapes["w"]), **more,
     )  # fmt: skip
@@ -46,29 +46,25 @@ def plan_of(problem, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("along", ["groups", "x", "y"])
 @pytest.mark.parametrize("name", AXES)
-def test_every_border(name, isa):
-    """In whole vectors of groups and in others, in 16 bits, with sums of either tensor, in other tiles and chunks."""
+def test_every_border(name, along, isa):
+    """In whole vectors of lanes and in others, in 16 bits, with sums of either tensor, in other tiles and chunks."""
     rng, tried = np.random.default_rng(len(name)), 0
-    for seed, groups in enumerate((16, 32, 21, 40, 17)):
+    for seed, lanes in enumerate((16, 32, 21, 40, 17)):
         fields = ({}, {"bias_gradient": "x"}, {"dtype": "bf16", "out_dtype": "f32", "bias_gradient": "y"},
                   {"accumulate": True}, {"dtype": "f16", "out_dtype": "f16"})[seed]  # fmt: skip
-        problem = problem_of(AXES[name], groups, **fields)
+        groups, c, k = {"groups": (lanes, 1, 1), "x": (1, lanes, 1), "y": (1, 1, lanes)}[along]
+        problem = problem_of(AXES[name], groups, c=c, k=k, **fields)
         plan = plan_of(problem, isa)
-        assert (plan is None) == ((groups % machine_for(isa).lanes_f32 > 0 and isa != "avx512") or _wide(problem, isa))
+        assert (plan is None) == ((lanes % machine_for(isa).lanes_f32 > 0 and isa != "avx512") or _wide(problem, isa))
         if plan is None:
             continue
         rows, columns = int(rng.integers(1, 4)), int(rng.integers(1, 7))
         windows = -(-plan.axes[-2].windows // rows)
         block = (1, rows * int(rng.integers(1, windows + 1)), plan.block[-1])
-        other = replace(
-            plan,
-            rows=rows,
-            columns=columns,
-            tap_rows=int(rng.integers(1, plan.axes[-2].taps + 1)),
-            block=block,
-            chunks=1,
-        )
+        taps = int(rng.integers(1, plan.axes[-2].taps + 1))
+        other = replace(plan, rows=rows, columns=columns, tap_rows=taps, block=block, chunks=1)
         blocks = problem.batch * -(-plan.axes[-2].windows // block[1])
         other = replace(other, chunks=int(rng.integers(1, blocks + 1)))
         for one in (plan, other):

@@ -1,4 +1,4 @@
-"""Lowering of a DepthwiseWeightsPlan: sums of all taps for a vector of groups, window by window as they lie."""
+"""Lowering of a DepthwiseWeightsPlan: sums of all taps for a vector of lanes, window by window as they lie."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lower_depthwise_weights(plan: DepthwiseWeightsPlan) -> KernelModule:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where a tile is: first window, how many rows and columns of them, whether x is there for all, first group."""
+    """Where a tile is: first window, how many rows and columns of them, whether x is there for all, first lane."""
 
     j: Index
     i: Index
@@ -35,7 +35,7 @@ class Spot:
     columns: int
     first: int  # column, of the first of all tiles that are alike
     whole: bool
-    group: Index
+    lane: Index
 
 
 class DepthwiseSums(SumsStage):
@@ -76,9 +76,9 @@ class DepthwiseSums(SumsStage):
                 i: Index, _: object = None, first: int = first, columns: int = columns, whole: bool = whole
             ) -> None:
                 b.loop(
-                    0, plan.problem.groups,
+                    0, plan.all_lanes,
                     lambda g, _: self._tile_of_taps(b, Spot(j, i, rows, columns, first, whole, g)),
-                    step=plan.lanes, name="group",
+                    step=plan.lanes, name="lanes",
                 )  # fmt: skip
 
             b.loop(first, first + many * plan.columns, tile, step=plan.columns, name="column")
@@ -103,7 +103,7 @@ class DepthwiseSums(SumsStage):
         """The sums of some rows of taps after the other."""
         plan, first = self.plan, 0
         inner = plan.axes[-1].taps
-        sums = b.at(self.sums_at(b, 0), spot.group, self.kind)
+        sums = b.at(self.sums_at(b, 0), spot.lane, self.kind)
         for tap_rows, many in plan.tap_pieces:
             for _ in range(many):
                 places = {
@@ -121,14 +121,14 @@ class DepthwiseSums(SumsStage):
         (row, inner), sums = plan.axes[-2:], dict(sums)
         met_rows = met_on(row, spot.rows, taps)
         x_rows = {place: self._x_row(b, spot, place) for place in met_rows}
-        corner = b.dot([(spot.j, p.y_strides[-2]), (spot.i, p.y_strides[-1]), (spot.group, p.y_strides[1])])
+        corner = b.dot([(spot.j, p.y_strides[-2]), (spot.i, p.y_strides[-1]), (spot.lane, plan.lane_step("y"))])
         windows: dict[tuple[int, int], Value] = {}
 
         def window(m: int, n: int) -> Value:
             if (m, n) not in windows:
                 there = b.at(self.y, b.add(corner, m * p.y_strides[-2] + n * p.y_strides[-1]), kind)
                 self._fetch(b, "y", there, first=taps.start == 0)
-                windows[m, n] = self._load(b, there, spot)
+                windows[m, n] = self._load(b, "y", there, spot)
             return windows[m, n]
 
         new = range(max(met_rows) + 1 - spot.rows * row.stride, max(met_rows) + 1)  # that no tile before this one met
@@ -139,7 +139,7 @@ class DepthwiseSums(SumsStage):
                 there = b.at(x_rows[place], (column + inner.low) * p.x_strides[-1], kind)
                 fresh = column > inner.dilation * (inner.taps - 1) - inner.low - inner.stride
                 self._fetch(b, "x", there, first=taps.start == 0 and place in new and fresh)
-                x = self._load(b, there, spot)
+                x = self._load(b, "x", there, spot)
                 for n, c in at:
                     for m, r in met:
                         sums[r, c] = self.isa.multiply_add(b, x, window(m, n), sums[r, c])
@@ -147,25 +147,27 @@ class DepthwiseSums(SumsStage):
 
     def _x_row(self, b: Builder, spot: Spot, place: int) -> Value:
         """Where the first element of a row of x is, or would be, that a tile meets."""
-        p, (row, inner) = self.plan.problem, self.plan.axes[-2:]
+        plan, p, (row, inner) = self.plan, self.plan.problem, self.plan.axes[-2:]
         at_row = b.add(b.mul(spot.j, row.stride), place)
         at_column = b.sub(b.mul(spot.i, inner.stride), inner.low)
-        steps = [(at_row, p.x_strides[-2]), (at_column, p.x_strides[-1]), (spot.group, p.x_strides[1])]
+        steps = [(at_row, p.x_strides[-2]), (at_column, p.x_strides[-1]), (spot.lane, plan.lane_step("x"))]
         there = b.beyond(self.x, b.mul(b.dot(steps), BYTES[p.dtype]))
         return b.select(b.compare("ult", at_row, row.image), there, self.zeros) if row.clipped else there
 
-    def _load(self, b: Builder, address: Value, spot: Spot) -> Value:
-        """A vector of groups, or those that are left."""
-        plan = self.plan
+    def _load(self, b: Builder, name: str, address: Value, spot: Spot) -> Value:
+        """A vector of lanes, or those that are left; or one number for all of them."""
+        plan, dtype = self.plan, self.plan.problem.dtype
+        if not plan.vectors_of(name):
+            return self.isa.splat(b, self.isa.load(b, dtype, address), plan.lanes)
         left = None
-        if plan.problem.groups % plan.lanes:
-            left = index(b.minimum(b.sub(plan.problem.groups, spot.group), plan.lanes))
-        return self.isa.load(b, plan.problem.dtype, address, plan.lanes, left)
+        if plan.all_lanes % plan.lanes:
+            left = index(b.minimum(b.sub(plan.all_lanes, spot.lane), plan.lanes))
+        return self.isa.load(b, dtype, address, plan.lanes, left)
 
     def _fetch(self, b: Builder, name: str, address: Value, *, first: bool) -> None:
         """What lies some rows of tiles further on, into L2."""
         plan = self.plan
-        if first and plan.asks_ahead:
+        if first and plan.asks_ahead and plan.vectors_of(name):
             ahead = plan.bytes_ahead(name)
             for line in range(0, max(LINE, plan.lanes * BYTES[plan.problem.dtype]), LINE):
                 b.prefetch(b.beyond(address, ahead + line), keep=2)

@@ -1,4 +1,4 @@
-"""The plan of a depthwise weights gradient whose channels lie side by side, by predicted cycles."""
+"""The plan of a weights gradient of single channels, with what they meet side by side, by predicted cycles."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
 def depthwise_weights_candidates(
     base: WeightsPlan, cycles: float, machine: Machine
 ) -> Iterator[tuple[float, DepthwiseWeightsPlan]]:
-    """Predicted cycles and the plan; `base` has lanes across groups in tiles of one row of taps, and takes `cycles`."""
-    p, taps = base.problem, base.problem.taps
-    if p.x_channels != 1 or p.y_channels != 1 or p.x_strides[1] != 1 or p.y_strides[1] != 1 or p.rank != 2:
+    """Predicted cycles and the plan; `base` has the same lanes, in tiles of one row of taps, and takes `cycles`."""
+    p, taps, side = base.problem, base.problem.taps, base.lane_side
+    if p.rank != 2 or base.row_count != 1 or not (base.lane_count == 1 if base.spread else p.groups == 1):
         return
-    if p.groups < base.lanes or (p.groups % base.lanes and machine.lanes_f32 * 4 != LINE):
+    lanes, steps = p.groups if base.spread else base.lane_count, [p.strides[n][1] for n in "xy"]
+    if set(steps if base.spread else [p.strides[side][2]]) != {1}:
+        return
+    if lanes < base.lanes or (lanes % base.lanes and machine.lanes_f32 * 4 != LINE):
         return
     if prod(taps) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
         return
@@ -37,7 +40,7 @@ def depthwise_weights_candidates(
     if fitting < 1:
         return
     fields = {name: getattr(base, name) for name, field in WeightsPlan.__dataclass_fields__.items() if field.init}
-    fields |= {"vectors": -(-p.groups // base.lanes), "lane_groups": p.groups, "row_channels": 1, "tile_taps": 1}
+    fields |= {"vectors": -(-lanes // base.lanes), "lane_groups": p.groups, "row_channels": 1, "tile_taps": 1}
     plan = DepthwiseWeightsPlan(
         **fields | {"unroll": 1, "direct": True}, rows=rows, columns=COLUMNS, tap_rows=min(taps[-2], fitting)
     )

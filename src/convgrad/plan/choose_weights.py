@@ -77,7 +77,7 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
     if isinstance(plan, WindowLanesPlan):
         return "lanes along windows"
     if isinstance(plan, DepthwiseWeightsPlan):
-        return "across groups, taps together"
+        return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}, taps together"
     return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"
 
 
@@ -98,10 +98,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         shape = best_row_tile(rows, base.axes[-1], across, lanes, machine.registers, rows_shift=side == "y")
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
         cost += 0.0 if problem.w_strides[1 if side == "y" else 2] == 1 else elements["w"] * TURN
-        yield groups * window_rows * shape.cycles + cost, replace(
+        cycles = groups * window_rows * shape.cycles + cost
+        along = replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
+        yield cycles, along
+        yield from depthwise_weights_candidates(along, cycles, machine)
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
         shape = best_row_tile(c, base.axes[-1], groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0

@@ -1,4 +1,4 @@
-"""W of one channel per group, channels side by side and read in place: tiles of several rows and columns of windows."""
+"""W of single channels, with what they meet side by side and in place: tiles of several rows and columns of windows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,34 @@ Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at w
 class DepthwiseWeightsPlan(WeightsPlan):
     """A WeightsPlan with lanes across all groups, whose tile is a vector of sums for each tap of some rows of taps.
 
-    A task goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all groups:
-    an element of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros;
-    columns beside it are left out, by tiles of their own at either end of a row.
+    Or across the channels of one side, where the other one has a single channel, of which numbers are broadcast. A task
+    goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all lanes: an element
+    of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros; columns
+    beside it are left out, by tiles of their own at either end of a row.
     """
 
     rows: int  # windows of a tile
     columns: int
     tap_rows: int  # of a tile: all, or fewer
+
+    @property
+    def own_sums(self) -> bool:
+        """No: sums are always added up, and written, by the second stage."""
+        return False
+
+    def vectors_of(self, name: str) -> bool:
+        """Whether a tensor has lanes side by side, or one number for all of them."""
+        return self.spread or name == self.lane_side
+
+    def lane_step(self, name: str) -> int:
+        """From the numbers of a lane to those of the next."""
+        strides = self.problem.strides[name]
+        return strides[1] if self.spread else strides[2] if self.vectors_of(name) else 0
+
+    @property
+    def all_lanes(self) -> int:
+        """Groups, or channels."""
+        return self.problem.groups if self.spread else self.lane_count
 
     @property
     def tap_pieces(self) -> tuple[tuple[int, int], ...]:
@@ -54,8 +74,11 @@ class DepthwiseWeightsPlan(WeightsPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        WeightsPlan.validate(self)
+        p = self.problem
         assert self.direct
+        assert self.row_count == 1
+        assert self.lane_count == 1 if self.spread else p.groups == 1
+        assert self.lane_step(self.lane_side) == 1
         assert len(self.axes) == 3
         assert self.bundles == self.lane_shares == self.row_shares == 1
         assert self.block[0] == 1
