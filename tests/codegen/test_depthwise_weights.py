@@ -75,8 +75,13 @@ def test_every_border(name, along, isa):
 
 def _wide(problem, isa):
     """Whether sums of one row of taps leave no registers."""
-    rows = min(2, problem.y_extent[-2])
-    return (machine_for(isa).registers - 2 - rows * problem.taps[-1]) // problem.taps[-1] < 1
+    rows = 1 if problem.y_extent[-2] == 1 or _rows_of_taps(problem, isa, 1) >= problem.taps[-2] else 2
+    return _rows_of_taps(problem, isa, rows) < 1
+
+
+def _rows_of_taps(problem, isa, rows):
+    """That fit the registers beside so many rows of windows."""
+    return (machine_for(isa).registers - 4) // problem.taps[-1] - rows
 
 
 def test_memory_is_asked_for_ahead_where_tensors_are_large():

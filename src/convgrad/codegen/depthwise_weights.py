@@ -85,19 +85,12 @@ class DepthwiseSums(SumsStage):
 
     def _pieces(self) -> Iterator[tuple[int, int, int, bool]]:
         """Tiles of a row that are written out once: the first window, how many alike, columns, whether x is there."""
-        plan, axis = self.plan, self.plan.axes[-1]
-        low, high = axis.inside
-        alike: list[int] = []
-        for first in range(0, axis.windows, plan.columns):
-            if low <= first and first + plan.columns <= high:
-                alike.append(first)
-                continue
-            if alike:
-                yield alike[0], len(alike), plan.columns, True
-                alike = []
-            yield first, 1, min(plan.columns, axis.windows - first), False
-        if alike:
-            yield alike[0], len(alike), plan.columns, True
+        plan, windows = self.plan, self.plan.axes[-1].windows
+        tiles, first, last = plan.whole_tiles
+        for n in (*range(first), *range(last, tiles)):
+            yield n * plan.columns, 1, min(plan.columns, windows - n * plan.columns), False
+        if last > first:
+            yield first * plan.columns, last - first, plan.columns, True
 
     def _tile_of_taps(self, b: Builder, spot: Spot) -> None:
         """The sums of some rows of taps after the other."""

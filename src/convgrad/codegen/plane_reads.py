@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
-from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.ir_module import Index, Value, constant, vector_of
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.plan.plane_rows import whole_vectors
 
 LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
 
@@ -51,25 +52,12 @@ class RowReads:
 
     def columns(self, count: int, least: int) -> Iterator[Columns]:
         """All vectors of a row of so many outputs, of the longest phase and of the shortest one, or windows."""
-        alike: list[int] = []
-        for first in range(0, count, self.lanes):
-            lanes = min(self.lanes, count - first)
-            if first + self.lanes <= least and all(
-                mask == self._all for base in self.bases for mask in self._masks(base, first, lanes)
-            ):
-                alike.append(first)
-                continue
-            yield from self._together(alike)
-            alike = []
-            yield Columns(first, 1, lanes, whole=False)
-        yield from self._together(alike)
-
-    def _together(self, alike: Sequence[int]) -> Iterator[Columns]:
-        if len(alike) >= LOOPED:
-            yield Columns(alike[0], len(alike), self.lanes, whole=True)
-            return
-        for first in alike:
-            yield Columns(first, 1, self.lanes, whole=True)
+        lanes = self.lanes
+        vectors, first, last = whole_vectors(count, least, lanes, self.step, self.image, self.offsets)
+        whole = [(first, last - first)] if last - first >= LOOPED else [(n, 1) for n in range(first, last)]
+        pieces = [(n, 1, False) for n in range(first)] + [(n, many, True) for n, many in whole]
+        for n, many, there in pieces + [(n, 1, False) for n in range(last, vectors)]:
+            yield Columns(n * lanes, many, lanes if there else min(lanes, count - n * lanes), there)
 
     @property
     def _all(self) -> int:
@@ -89,6 +77,8 @@ class RowReads:
             return self._slid(b, row, first, columns)
         start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
         zeros, found = Value(self.isa.vector(self.compute), "zeroinitializer"), {}
+        if self.halves:
+            return self._halves(b, start, columns)
         for base in self.bases:
             masks = [None] * self.step if columns.whole else self._masks(base, columns.first, columns.lanes)
             if not any(mask is None or mask for mask in masks):
@@ -101,6 +91,33 @@ class RowReads:
                 if offset // self.step * self.step == base:
                     wanted = [lane * self.step + offset - base for lane in range(self.lanes)]
                     found[offset] = parts[0] if self.step == 1 else pick(b, parts, wanted)
+        return found
+
+    @property
+    def halves(self) -> bool:
+        """Whether a number of a pair is half of a word, which is f32 once it is the upper one."""
+        return self.step == 2 and self.dtype == "bf16"
+
+    def _halves(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
+        """Both numbers of each pair out of one vector, as x86 orders them."""
+        lanes, kind, found = self.lanes, STORAGE[self.dtype], {}
+        stored, words, wide = vector_of(2 * lanes, kind), vector_of(lanes, "i32"), self.isa.vector(self.compute)
+        for base in self.bases:
+            low, high = (self._all,) * 2 if columns.whole else self._masks(base, columns.first, columns.lanes)
+            bits, address = low | high << lanes, b.at(start, base, kind)
+            if not bits:
+                continue
+            if bits == (1 << 2 * lanes) - 1:
+                raw = b.load(stored, address, BYTES[self.dtype])
+            else:
+                mask = b.cast("bitcast", Value(f"i{2 * lanes}", str(bits)), vector_of(2 * lanes, "i1"))
+                raw = self.isa.load_masked(b, stored, address, BYTES[self.dtype], mask)
+            pair = b.cast("bitcast", raw, words)
+            for offset in self.offsets:
+                if offset - base == 0:
+                    found[offset] = b.cast("bitcast", b.binary("shl", pair, constant(words, 16)), wide)
+                elif offset - base == 1:
+                    found[offset] = b.cast("bitcast", b.binary("and", pair, constant(words, -65536)), wide)
         return found
 
     def _slid(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:

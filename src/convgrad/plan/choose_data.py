@@ -39,7 +39,8 @@ MOST_SHUFFLED = 64  # taps and channels that share what is put together in regis
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
-    by_planes = [*plane_data_candidates(problem, machine), *plane_rows_candidates(problem, machine)]
+    by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
+    by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     by_vectors = sorted(DataCandidates(problem, machine).all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.machine import Machine
@@ -13,9 +14,10 @@ from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_blocks import rows_of_windows
 
-ROWS, COLUMNS = 2, 4  # windows of a tile: more gain nothing
-SPARE = 2  # registers besides sums and windows
+ROWS, COLUMNS, SHORT = 2, 4, 8  # windows of a tile: more gain nothing, but where rows are short
+SPARE = 4  # registers besides sums and windows
 MOST_TAPS = 49
+MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
 MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
 LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
 ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
@@ -35,16 +37,18 @@ def depthwise_weights_candidates(
         return
     if prod(taps) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
         return
-    rows = min(ROWS, base.axes[-2].windows)
-    fitting = (machine.registers - SPARE - rows * taps[-1]) // taps[-1]
-    if fitting < 1:
+    fitting = [(machine.registers - SPARE) // taps[-1] - rows for rows in (1, ROWS)]  # rows of taps
+    rows = 1 if fitting[0] >= taps[-2] > fitting[1] or base.axes[-2].windows == 1 else ROWS
+    tap_rows = min(taps[-2], fitting[rows > 1])
+    if tap_rows < 1:
         return
+    windows = base.axes[-1].windows
+    columns = even_share(windows, SHORT if windows <= SHORT * rows else COLUMNS)
     fields = {name: getattr(base, name) for name, field in WeightsPlan.__dataclass_fields__.items() if field.init}
     fields |= {"vectors": -(-lanes // base.lanes), "lane_groups": p.groups, "row_channels": 1, "tile_taps": 1}
-    plan = DepthwiseWeightsPlan(
-        **fields | {"unroll": 1, "direct": True}, rows=rows, columns=COLUMNS, tap_rows=min(taps[-2], fitting)
-    )
-    if plan.zeros > MOST_ZEROS:
+    plan = DepthwiseWeightsPlan(**fields | {"unroll": 1, "direct": True}, rows=rows, columns=columns, tap_rows=tap_rows)
+    tiles, first, last = plan.whole_tiles
+    if plan.zeros > MOST_ZEROS or tiles - last + first > MOST_PIECES:
         return
     blocked = rows_of_windows(plan)
     block = (1, max(rows, blocked.block[-2] // rows * rows), blocked.block[-1])

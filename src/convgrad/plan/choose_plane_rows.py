@@ -11,7 +11,7 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_costs import MOST_PHASES, even_rows
-from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large, whole_vectors
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
@@ -22,10 +22,12 @@ MOST_SLID = 25  # where a row is one vector, of which the others are made
 MOST_COLUMNS = 9  # taps of a row
 MOST_SUMS = 25  # taps of a tile of weights; more do not stay in registers
 MOST_PRODUCTS = 350  # multiply-adds of a tile
+MOST_PIECES = 8  # of a row, that are written out
 MOST_WRITTEN = 1100  # of all tiles that are written out
 WIDE, STREAMS = 256, 14  # bytes of a row, from which on so many rows at a time are more than a core follows
 CROSSING = 1.2  # cycles of a vector from L1 that lies in two lines as often as not
 
+WAITING = 1.25  # cycles per predicted one
 TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of results, of a row of the input
 PLANE = 10.0  # cycles of a block of a plane besides
 READ = 0.25  # of what moving a number takes, where tiles wait for it
@@ -82,6 +84,11 @@ def _is_spread(plan: PlaneRowsPlan) -> bool:
     return plan.rows > 1 and wide and rows > STREAMS
 
 
+def _pieces(vectors: int, first: int, last: int) -> int:
+    """Tiles that are written out, of which the whole ones are one."""
+    return vectors - last + first + (last > first)
+
+
 def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     """Multiply-adds that are written out, and cycles of all planes."""
     p, (row, inner) = plan.problem, plan.axes[-2:]
@@ -89,18 +96,18 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     bases = {offset // step for offset in offsets}
     met, results = len(plan.row_offsets), plan.rows * len(row.phases) * len(inner.phases)
     deep = prod(axis.taps for axis in plan.axes[:-2])
-    pieces, of_row, least, most = set(), 0.0, min(offsets, default=0), max(offsets, default=0)
-    for first in range(0, inner.count, plan.lanes):
-        inside = first * step + least >= 0 and (first + plan.lanes - 1) * step + most + step <= inner.in_extent
-        pieces.add(None if inside else first)
+    shortest = min(phase.count for phase in inner.phases)
+    vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, step, inner.in_extent, offsets)
+    of_row = 0.0
+    for inside, many in ((True, last - first), (False, vectors - last + first)):
         picked = (len(offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
         loads = len(bases) * step if step > 1 or inside else 2
         arithmetic = (plan.products + met * picked + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
-        of_row += deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results
+        of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results)
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
     images = 1 if len(plan.axes) == 2 else p.batch
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return plan.products * len(pieces), p.groups * images * rows * of_row + read
+    return plan.products * _pieces(vectors, first, last), WAITING * p.groups * images * rows * of_row + read
 
 
 def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
@@ -138,10 +145,12 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
     for rows in even_rows(row.windows, MOST_WINDOW_ROWS):
         whole = -(-row.windows // rows) * rows
         one = replace(plan, rows=rows, block=(*outer, whole, width) if len(axes) > 2 else (whole, width))
-        if rows * row.taps * inner.taps <= MOST_PRODUCTS:
+        written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, plan.column_offsets)
+        if rows * row.taps * inner.taps <= MOST_PRODUCTS and _pieces(*written) <= MOST_PIECES:
             found.append((_weights_cycles(one), one))
-    cycles, plan = min(found, key=lambda candidate: candidate[0])
-    yield cycles, _in_chunks(plan)
+    if found:
+        cycles, plan = min(found, key=lambda candidate: candidate[0])
+        yield cycles, _in_chunks(plan)
 
 
 def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
@@ -160,7 +169,7 @@ def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
     sums = 2 * STORE * plan.taps + PLANE
     images = 1 if len(plan.axes) == 2 else p.batch
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return p.groups * images * (of_plane * deep + sums) + read
+    return WAITING * p.groups * images * (of_plane * deep + sums) + read
 
 
 def _in_chunks(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:

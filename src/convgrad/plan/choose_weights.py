@@ -38,7 +38,8 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
     by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
     by_tiles = [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
-    by_planes = [*plane_weights_candidates(problem, machine), *plane_row_weights_candidates(problem, machine)]
+    by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
+    by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:

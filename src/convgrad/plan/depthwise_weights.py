@@ -58,6 +58,15 @@ class DepthwiseWeightsPlan(WeightsPlan):
         return axis.stride * (self.columns - 1) + axis.dilation * (axis.taps - 1) + 1
 
     @property
+    def whole_tiles(self) -> tuple[int, int, int]:
+        """How many tiles a row has, and from which to which x is there for all columns and taps."""
+        axis, columns = self.axes[-1], self.columns
+        low, high = axis.inside
+        tiles = -(-axis.windows // columns)
+        first = min(tiles, -(-low // columns))
+        return tiles, first, max(first, high // columns)
+
+    @property
     def zeros(self) -> int:
         """Numbers from the first to the last that a tile reads of a row."""
         return (self.x_columns - 1) * self.problem.x_strides[-1] + self.lanes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,6 +24,21 @@ def is_large(p: ConvProblem) -> bool:
 def bytes_ahead(size: int) -> int:
     """From a tile to the one for which it asks for memory, of which each takes so many bytes."""
     return max(1, round(AHEAD_BYTES / max(1, abs(size)))) * size
+
+
+def whole_vectors(
+    count: int, least: int, lanes: int, step: int, image: int, offsets: Sequence[int]
+) -> tuple[int, int, int]:  # fmt: skip
+    """How many vectors a row of `count` outputs or windows has, and from which to which all that they read is there.
+
+    They read runs of `step` vectors, that begin at multiples of it: for each offset, step · i + offset lies in one. The
+    shortest phase of a row has `least` outputs.
+    """
+    vectors = -(-count // lanes)
+    bases = [offset // step * step for offset in offsets] or [0]
+    first = max(0, -(-max(0, -min(bases) // step) // lanes))
+    last = min(least - lanes, (image - max(bases)) // step - lanes) // lanes + 1
+    return vectors, min(first, vectors), max(min(first, vectors), min(last, vectors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
