@@ -112,6 +112,25 @@ def test_numbers_that_no_window_meets_may_be_anything():
     np.testing.assert_array_equal(result, wanted)
 
 
+@needs_masks
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize("name", AXES)
+def test_sums_have_the_order_of_other_plans(unknown, name):
+    """Extents that choose another plan do not change a bit: parts of a tensor have those of the whole."""
+    problem = problem_of(unknown, AXES[name])
+    rng, solved = np.random.default_rng(0), unknown.value
+    given = {n: rng.standard_normal(problem.shapes[n]).astype(np.float32) for n in {"x", "w", "y"} - {solved}}
+    results = []
+    for plan in variants(problem, machine_for(ISA)):
+        kernel = build(problem, machine_for(ISA), lower=lambda *_, plan=plan: lower(plan))
+        arrays = given | {solved: np.zeros(problem.shapes[solved], np.float32)}
+        kernel(*(arrays[n].ctypes.data for n in "xwy"))
+        results.append(arrays[solved])
+    assert len(results) > 1
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
 @pytest.mark.parametrize("unknown", Unknown)
 def test_large_tensors_are_asked_for_ahead(unknown):
     """From 8 MiB on, 16 KiB of either tensor or so."""

@@ -40,10 +40,8 @@ class PlaneRowOutputs(PlaneOutputs):
         self.weights_start = round64(plan.slab_bytes)
         self.scratch_bytes = self.weights_start + round64(size * plan.run * plan.taps)
         self.row_offsets, self.column_offsets = plan.row_offsets, plan.column_offsets
-        last = max(self.row_offsets, default=0)
-        self.new_rows = range(
-            last + 1 - plan.rows * plan.axes[-2].in_step, last + 1
-        )  # that no tile before this one met
+        beyond = max(self.row_offsets, default=0) + 1
+        self.new_rows = range(beyond - plan.rows * plan.axes[-2].in_step, beyond)  # that no tile before this one met
         self.reads = RowReads(
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
             offsets=tuple(self.column_offsets), slides=True,

@@ -26,7 +26,6 @@ MOST_PIECES = 8  # of a row, that are written out
 MOST_WRITTEN = 1100  # of all tiles that are written out
 WIDE, STREAMS = 256, 14  # bytes of a row, from which on so many rows at a time are more than a core follows
 CROSSING = 1.2  # cycles of a vector from L1 that lies in two lines as often as not
-
 WAITING = 1.25  # cycles per predicted one
 TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of results, of a row of the input
 PLANE = 10.0  # cycles of a block of a plane besides

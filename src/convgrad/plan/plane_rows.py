@@ -69,13 +69,13 @@ class PlaneRowsPlan(PlaneDataPlan):
 
     @property
     def row_offsets(self) -> dict[int, list[tuple[int, int, int]]]:
-        """Rows of the input that a tile meets, the first ones first: which output of which phase does, at which tap."""
+        """Rows of the input that a tile meets, those of first taps first: phase, output and tap that each meets."""
         axis, found = self.axes[-2], {}
         for f, phase in enumerate(axis.phases):
             for offset, tap in self.offsets(axis, phase):
                 for j in range(self.rows):
                     found.setdefault(axis.in_step * j + offset, []).append((f, j, tap))
-        return dict(sorted(found.items()))
+        return dict(sorted(found.items(), reverse=axis.offset_step < 0))  # every sum in the order of its taps
 
     @property
     def column_offsets(self) -> dict[int, list[tuple[int, int]]]:
@@ -84,7 +84,7 @@ class PlaneRowsPlan(PlaneDataPlan):
         for f, phase in enumerate(axis.phases):
             for offset, tap in self.offsets(axis, phase):
                 found.setdefault(offset, []).append((f, tap))
-        return dict(sorted(found.items()))
+        return dict(sorted(found.items(), reverse=axis.offset_step < 0))  # every sum in the order of its taps
 
     @property
     def products(self) -> int:
