@@ -121,8 +121,8 @@ def test_sums_have_the_order_of_other_plans(unknown, name):
     rng, solved = np.random.default_rng(0), unknown.value
     given = {n: rng.standard_normal(problem.shapes[n]).astype(np.float32) for n in {"x", "w", "y"} - {solved}}
     results = []
-    for plan in variants(problem, machine_for(ISA)):
-        kernel = build(problem, machine_for(ISA), lower=lambda *_, plan=plan: lower(plan))
+    for n, plan in enumerate(variants(problem, machine_for(ISA))):
+        kernel = build(problem, machine_for(ISA), lower=lambda *_, plan=plan: lower(plan), variant=1000 + n)
         arrays = given | {solved: np.zeros(problem.shapes[solved], np.float32)}
         kernel(*(arrays[n].ctypes.data for n in "xwy"))
         results.append(arrays[solved])
