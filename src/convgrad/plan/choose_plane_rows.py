@@ -57,7 +57,7 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     found = []
     for rows in even_rows(row.count, MOST_ROWS):
         whole = -(-row.count // rows) * rows
-        one = replace(plan, rows=rows, block=(*outer, whole, width) if len(axes) > 2 else (whole, width))
+        one = replace(plan, rows=rows, block=(*outer, whole, width))
         written, cycles = _data_cycles(one)
         if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not _is_spread(one):
             found.append((cycles, one))
@@ -67,8 +67,11 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
 
 
 def _in_rows(p: ConvProblem, machine: Machine) -> bool:
-    """Whether one channel meets one, and rows of few taps lie side by side, where masks cost nothing."""
-    if p.x_channels != 1 or p.y_channels != 1 or machine.lanes_f32 * 4 != LINE:
+    """Whether one channel meets one, and rows of few taps lie side by side, where masks cost nothing.
+
+    A single axis gains nothing: its rows are images, which lie apart.
+    """
+    if p.rank == 1 or p.x_channels != 1 or p.y_channels != 1 or machine.lanes_f32 * 4 != LINE:
         return False
     if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
         return False
@@ -104,17 +107,16 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
         arithmetic = (plan.products + met * picked + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
         of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results)
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
-    images = 1 if len(plan.axes) == 2 else p.batch
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return plan.products * _pieces(vectors, first, last), WAITING * p.groups * images * rows * of_row + read
+    return plan.products * _pieces(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
 
 
 def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
     """With some tasks for every thread: runs of groups, and pieces of planes where there are few of these."""
-    groups, size = plan.problem.groups, 0 if len(plan.axes) == 2 else -2
-    while groups * prod(plan.grid[:-1]) < MOST_TASKS and plan.block[size] > plan.rows:
+    groups = plan.problem.groups
+    while groups * prod(plan.grid[:-1]) < MOST_TASKS and plan.block[-2] > plan.rows:
         block = list(plan.block)
-        block[size] = -(-plan.block[size] // (2 * plan.rows)) * plan.rows
+        block[-2] = -(-plan.block[-2] // (2 * plan.rows)) * plan.rows
         plan = replace(plan, block=tuple(block))
     runs = max(1, min(groups, -(-MOST_TASKS // prod(plan.grid[:-1]))))
     return replace(plan, run=-(-groups // runs))
@@ -143,7 +145,7 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
     found = []
     for rows in even_rows(row.windows, MOST_WINDOW_ROWS):
         whole = -(-row.windows // rows) * rows
-        one = replace(plan, rows=rows, block=(*outer, whole, width) if len(axes) > 2 else (whole, width))
+        one = replace(plan, rows=rows, block=(*outer, whole, width))
         written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, plan.column_offsets)
         if rows * row.taps * inner.taps <= MOST_PRODUCTS and _pieces(*written) <= MOST_PIECES:
             found.append((_weights_cycles(one), one))
@@ -166,9 +168,8 @@ def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
         of_plane += many * vectors * (max(products / FMA_PER_CYCLE, loads) + ROW * met + TILE) if rows else 0.0
     deep = prod(axis.windows * axis.taps for axis in plan.axes[1:-2])
     sums = 2 * STORE * plan.taps + PLANE
-    images = 1 if len(plan.axes) == 2 else p.batch
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return WAITING * p.groups * images * (of_plane * deep + sums) + read
+    return WAITING * p.groups * p.batch * (of_plane * deep + sums) + read
 
 
 def _in_chunks(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
@@ -177,9 +178,9 @@ def _in_chunks(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
     plan = replace(plan, run=run)
     if plan.runs >= LEAST_TASKS:
         return plan
-    wanted, size = -(-LEAST_TASKS // plan.runs), 0 if len(plan.axes) == 2 else -2
-    while prod(plan.block_grid) < wanted and plan.block[size] > plan.rows:
+    wanted = -(-LEAST_TASKS // plan.runs)
+    while prod(plan.block_grid) < wanted and plan.block[-2] > plan.rows:
         block = list(plan.block)
-        block[size] = -(-plan.block[size] // (2 * plan.rows)) * plan.rows
+        block[-2] = -(-plan.block[-2] // (2 * plan.rows)) * plan.rows
         plan = replace(plan, block=tuple(block))
     return replace(plan, chunks=max(1, min(MOST_CHUNKS, prod(plan.block_grid), wanted)))

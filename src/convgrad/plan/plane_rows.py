@@ -55,7 +55,7 @@ class PlaneRowsPlan(PlaneDataPlan):
         """From a row of a tensor to the one that is asked for."""
         axis = self.axes[-2]
         step = axis.in_step if name == self.given else axis.out_step
-        return bytes_ahead(self.rows * step * self.problem.strides[name][_row(self)] * SIZES[self.problem.dtype])
+        return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
 
     @property
     def slab_bytes(self) -> int:
@@ -95,6 +95,7 @@ class PlaneRowsPlan(PlaneDataPlan):
         """Assert what the emitter relies on."""
         PlaneDataPlan.validate(self)
         assert self.direct
+        assert len(self.axes) > 2
         assert self.vectors == 1
         assert self.grid[-2] == 1
 
@@ -117,7 +118,7 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""
         step = self.axes[-2].stride if name == "x" else 1
-        return bytes_ahead(self.rows * step * self.problem.strides[name][_row(self)] * SIZES[self.problem.dtype])
+        return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
 
     @property
     def slab_bytes(self) -> int:
@@ -141,6 +142,7 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         PlaneWeightsPlan.validate(self)
+        assert len(self.axes) > 2
         assert self.block_grid[-1] == 1
         assert self.tap_columns == self.axes[-1].taps
 
@@ -152,8 +154,3 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
             + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
-
-
-def _row(plan: PlaneRowsPlan | PlaneRowWeightsPlan) -> int:
-    """Which stride of a tensor leads from row to row: images are the rows of a single axis."""
-    return -2 if len(plan.axes) > 2 else 0
