@@ -17,6 +17,7 @@ from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.sides_in_place import ways_in_place
 from convgrad.plan.weights import WeightsPlan
@@ -186,9 +187,15 @@ def _altered_planes(plan, rng):
     most = [-(-extent // unit) for extent, unit in zip(extents, units, strict=True)]
     most[0] = 1
     block = tuple(int(rng.integers(1, max(1, m) + 1)) * unit for m, unit in zip(most, units, strict=True))
+    if isinstance(plan, PlaneRowsPlan | PlaneRowWeightsPlan):  # whose rows are whole
+        block = (*block[:-1], plan.block[-1])
     changed = replace(plan, block=block, run=int(rng.integers(1, plan.problem.groups + 1)))
     if data:
+        if isinstance(plan, PlaneRowsPlan):
+            return replace(changed, fetches=((), ("x",), ("y",), ("x", "y"))[rng.integers(4)])
         return replace(changed, masks=plan.masks and bool(rng.integers(2)))
+    if isinstance(plan, PlaneRowWeightsPlan):
+        changed = replace(changed, fetches_ahead=bool(rng.integers(2)))
     return replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from convgrad.cli.roofs import size
 from convgrad.dtypes import SIZES
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 
 PlanePlan = PlaneDataPlan | PlaneWeightsPlan
@@ -40,13 +41,27 @@ def facts(plan: PlanePlan) -> Iterator[tuple[str, Any, str]]:
     else:
         one = "one: every sum is formed in one go"
         yield "chunks", plan.chunks, one if plan.chunks == 1 else f"{plan.chunks}, summed apart and then added"
-        yield "fetching", plan.fetches_ahead, "the next plane meanwhile" if plan.fetches_ahead else "nothing ahead"
-    yield "slab", plan.slab_bytes, f"{size(plan.slab_bytes)}, packed for every block of a plane"
+        if not isinstance(plan, PlaneRowWeightsPlan):
+            yield "fetching", plan.fetches_ahead, "the next plane meanwhile" if plan.fetches_ahead else "nothing ahead"
+    if isinstance(plan, PlaneRowsPlan | PlaneRowWeightsPlan):
+        ahead = plan.fetches if isinstance(plan, PlaneRowsPlan) else ("x", "y") if plan.fetches_ahead else ()
+        yield "asked for ahead", ahead, " and ".join(ahead) or "nothing"
+        yield "slab", 0, f"none: rows are read where they lie, or from {size(plan.slab_bytes)} of zeros"
+    else:
+        yield "slab", plan.slab_bytes, f"{size(plan.slab_bytes)}, packed for every block of a plane"
 
 
 def traffic(plan: PlanePlan) -> Iterator[tuple[str, int, str]]:
     """What the plan moves, predicted from its sizes: kind, bytes and where."""
     number, p = SIZES[plan.compute], plan.problem
+    if isinstance(plan, PlaneRowsPlan):
+        yield "input packed", 0, ": read where it lies"
+        yield "results copied", 0, ": written where they lie"
+        return
+    if isinstance(plan, PlaneRowWeightsPlan):
+        yield "inputs packed", 0, ": read where they lie"
+        yield "sums", plan.chunks * p.groups * plan.taps * plan.lanes * number, ", a vector for every tap"
+        return
     if isinstance(plan, PlaneDataPlan):
         planes = p.groups * prod(plan.grid[:-1])
         yield "input packed", planes * plan.slab_bytes, f", {size(plan.slab_bytes)} at a time"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from convgrad.codegen.data import lower_data
 from convgrad.codegen.depthwise_data import lower_depthwise_data
+from convgrad.codegen.depthwise_weights import lower_depthwise_weights
 from convgrad.codegen.dot_data import lower_dot_data
 from convgrad.codegen.dot_runs import lower_dot_runs
 from convgrad.codegen.dot_weights import lower_dot_weights
@@ -15,6 +16,8 @@ from convgrad.codegen.matrix_weights import lower_matrix_weights
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.patch_data import lower_patch_data
 from convgrad.codegen.plane_data import lower_plane_data
+from convgrad.codegen.plane_row_weights import lower_plane_row_weights
+from convgrad.codegen.plane_rows import lower_plane_rows
 from convgrad.codegen.plane_weights import lower_plane_weights
 from convgrad.codegen.row_data import lower_row_data
 from convgrad.codegen.row_weights import lower_row_weights
@@ -23,6 +26,7 @@ from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
@@ -31,6 +35,7 @@ from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
@@ -48,9 +53,12 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (RowDataPlan, lower_row_data),
     (PatchDataPlan, lower_patch_data),
     (FoldedPlan, lower_folded),
+    (DepthwiseWeightsPlan, lower_depthwise_weights),
     (RowWeightsPlan, lower_row_weights),
     (InPlaceWeightsPlan, lower_in_place_weights),
     (WindowLanesPlan, lower_window_lanes),
+    (PlaneRowsPlan, lower_plane_rows),
+    (PlaneRowWeightsPlan, lower_plane_row_weights),
     (PlaneDataPlan, lower_plane_data),
     (PlaneWeightsPlan, lower_plane_weights),
     (DataPlan, lower_data),

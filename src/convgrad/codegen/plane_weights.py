@@ -27,8 +27,13 @@ from convgrad.plan.strides import row_major
 
 def lower_plane_weights(plan: PlaneWeightsPlan) -> KernelModule:
     """Sums, and a second stage where there are chunks to be added or a bias gradient to be written."""
+    return lower_plane_sums(PlaneSums(plan))
+
+
+def lower_plane_sums(sums: PlaneSums) -> KernelModule:
+    """Whatever forms them."""
+    module, plan = Module(), sums.plan
     plan.validate()
-    module, sums = Module(), PlaneSums(plan)
     stages = [emit_stage(module, "sums", prod(plan.grid), sums.scratch_bytes, sums.task)]
     shared = BYTES[plan.compute] * (plan.shared_sums + plan.chunks * plan.bias_size)
     if plan.chunks > 1 or plan.problem.bias_gradient:
@@ -47,7 +52,7 @@ class PlaneSums:
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
         size = BYTES[plan.compute]
         self.y_start = round64(size * plan.x_slab.size)
-        self.sums_start = self.y_start + round64(size * plan.y_slab_size)
+        self.sums_start = self._slabs_end()
         self.totals_start = self.sums_start + round64(size * plan.run_sums * plan.lanes)
         self.scratch_bytes = self.totals_start + round64(size * plan.run_sums)
         p = plan.problem
@@ -57,6 +62,10 @@ class PlaneSums:
         self.write = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )
+
+    def _slabs_end(self) -> int:
+        """Bytes that a task packs into."""
+        return self.y_start + round64(BYTES[self.plan.compute] * self.plan.y_slab_size)
 
     # --- tasks
 

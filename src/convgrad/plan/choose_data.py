@@ -10,6 +10,7 @@ from convgrad.plan.blocks import best_blocks, even_share
 from convgrad.plan.choose_dots import dot_data_candidates
 from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
+from convgrad.plan.choose_plane_rows import plane_rows_candidates
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_candidates import DataCandidates, sums_taps_inside, whole_blocks
 from convgrad.plan.data_in_place import (
@@ -28,6 +29,7 @@ from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.problem.conv import ConvProblem
 
@@ -37,7 +39,8 @@ MOST_SHUFFLED = 64  # taps and channels that share what is put together in regis
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
-    by_planes = list(plane_data_candidates(problem, machine))
+    by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
+    by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     by_vectors = sorted(DataCandidates(problem, machine).all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
@@ -106,6 +109,8 @@ def _shape(plan: DataPlan | PlaneDataPlan) -> str:
 
 
 def _kind(plan: DataPlan | PlaneDataPlan) -> str:
+    if isinstance(plan, PlaneRowsPlan):
+        return "along outputs of planes, rows in place"
     if isinstance(plan, PlaneDataPlan):
         return "along outputs of planes"
     if isinstance(plan, DotRunPlan):

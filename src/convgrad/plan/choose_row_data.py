@@ -10,7 +10,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.block_costs import EVEN_TASKS, LEAST_TASKS
 from convgrad.plan.blocks import even_share
-from convgrad.plan.costs import LINE, MOVE
+from convgrad.plan.costs import LINE, MOVE, TURN_BACK
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import folded
 from convgrad.plan.machine import Machine
@@ -145,4 +145,6 @@ def _cycles(plan: RowDataPlan) -> float:
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
     cycles *= APART if p.groups > 1 else 1.0
     read, written = (prod(p.shapes[name]) for name in (("x", "y") if plan.solves_y else ("y", "x")))
-    return cycles + (FAR if p.groups > 1 else FAR - COPIED) * read + MOVE * written
+    solved = p.y_strides if plan.solves_y else p.x_strides
+    apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row
+    return cycles + (FAR if p.groups > 1 else FAR - COPIED) * read + (TURN_BACK if apart else MOVE) * written

@@ -7,16 +7,20 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.choose_depthwise_weights import depthwise_weights_candidates
 from convgrad.plan.choose_dots import dot_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_matrix import matrix_weights_candidates
+from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.plane_rows import PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.row_weights import RowWeightsPlan
@@ -34,7 +38,8 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
     by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
     by_tiles = [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
-    by_planes = plane_weights_candidates(problem, machine)
+    by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
+    by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
     reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
@@ -50,7 +55,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
-    if isinstance(plan, WindowLanesPlan):
+    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan):
         return plan
     if _sums_in_place(plan):
         return rows_of_windows(replace(plan, direct=True))
@@ -58,6 +63,8 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 
 
 def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
+    if isinstance(plan, PlaneRowWeightsPlan):
+        return "along windows, rows in place"
     if isinstance(plan, PlaneWeightsPlan):
         return "along windows"
     if isinstance(plan, DotWeightsPlan):
@@ -70,6 +77,8 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
         return "lanes along windows, in place"
     if isinstance(plan, WindowLanesPlan):
         return "lanes along windows"
+    if isinstance(plan, DepthwiseWeightsPlan):
+        return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}, taps together"
     return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"
 
 
@@ -90,10 +99,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         shape = best_row_tile(rows, base.axes[-1], across, lanes, machine.registers, rows_shift=side == "y")
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
         cost += 0.0 if problem.w_strides[1 if side == "y" else 2] == 1 else elements["w"] * TURN
-        yield groups * window_rows * shape.cycles + cost, replace(
+        cycles = groups * window_rows * shape.cycles + cost
+        along = replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
+        yield cycles, along
+        yield from depthwise_weights_candidates(along, cycles, machine)
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
         shape = best_row_tile(c, base.axes[-1], groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
@@ -102,10 +114,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         cost = elements["x"] * each + elements["y"] * (
             MOVE if problem.y_strides[1] == k else turn if k == 1 else SCALAR
         )
-        yield window_rows * shape.cycles + cost, replace(
+        cycles = window_rows * shape.cycles + cost
+        across = replace(
             base, vectors=shape.vectors, lane_groups=shape.vectors * lanes // k, spread=True,
             row_channels=shape.row_channels, tile_taps=shape.taps, unroll=UNROLLED_WINDOWS,
         )  # fmt: skip
+        yield cycles, across
+        yield from depthwise_weights_candidates(across, cycles, machine)
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:

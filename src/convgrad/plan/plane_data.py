@@ -5,6 +5,7 @@ Sums of several rows stay in registers over all taps, so that a vector of the in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -84,7 +85,7 @@ class PlaneDataPlan:
     @property
     def outer_phases(self) -> list[tuple[Phase, ...]]:
         """Of all axes but the innermost, together."""
-        return list(product(*(axis.phases for axis in self.axes[:-1])))
+        return phases_together(self.axes[:-1])
 
     @property
     def direct(self) -> bool:
@@ -124,3 +125,8 @@ class PlaneDataPlan:
             f"{'written in place' if self.direct else 'written tile by tile'}\n"
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
+
+
+def phases_together(axes: Sequence[GatherAxis]) -> list[tuple[Phase, ...]]:
+    """A phase of each."""
+    return list(product(*(axis.phases for axis in axes)))

@@ -1,0 +1,144 @@
+"""Vectors along a row of a plane as it lies in memory: what outputs or windows side by side meet at each offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from convgrad.codegen.interleave import pick
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant, vector_of
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.plan.plane_rows import whole_vectors
+
+LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Vectors of a row that are written out once: the first number of the first one, how many, and lanes of each."""
+
+    first: int
+    many: int
+    lanes: int
+    whole: bool  # all that they read is in the row, and no lane is left over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReads:
+    """Elements step · i + offset of a row, for i side by side.
+
+    Those of a stride are picked from as many vectors as it is long, which begin at multiples of it, so that taps share
+    them. What lies beside the row, or belongs to lanes that nobody wants, is not read but zero: anything may be there.
+    """
+
+    isa: Isa
+    compute: str
+    dtype: str
+    step: int
+    image: int  # elements of a row
+    offsets: tuple[int, ...]
+    slides: bool = False  # lanes that nobody wants may be anything
+
+    @property
+    def lanes(self) -> int:
+        """Of a vector."""
+        return self.isa.lanes(self.compute)
+
+    @property
+    def bases(self) -> list[int]:
+        """Offsets at which runs of `step` vectors begin."""
+        return sorted({offset // self.step * self.step for offset in self.offsets})
+
+    def columns(self, count: int, least: int) -> Iterator[Columns]:
+        """All vectors of a row of so many outputs, of the longest phase and of the shortest one, or windows."""
+        lanes = self.lanes
+        vectors, first, last = whole_vectors(count, least, lanes, self.step, self.image, self.offsets)
+        whole = [(first, last - first)] if last - first >= LOOPED else [(n, 1) for n in range(first, last)]
+        pieces = [(n, 1, False) for n in range(first)] + [(n, many, True) for n, many in whole]
+        for n, many, there in pieces + [(n, 1, False) for n in range(last, vectors)]:
+            yield Columns(n * lanes, many, lanes if there else min(lanes, count - n * lanes), there)
+
+    @property
+    def _all(self) -> int:
+        return (1 << self.lanes) - 1
+
+    def _masks(self, base: int, first: int, lanes: int) -> list[int]:
+        """Lanes, a bit each, that are read of every vector of a run."""
+        start = self.step * first + base
+        wanted = [place // self.step < lanes and 0 <= start + place < self.image
+                  for place in range(self.step * self.lanes)]  # fmt: skip
+        runs = (wanted[at : at + self.lanes] for at in range(0, len(wanted), self.lanes))
+        return [sum(want << lane for lane, want in enumerate(run)) for run in runs]
+
+    def vectors(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
+        """By offset, of the vector that begins with output `first`; those that are nothing but zeros are left out."""
+        if self.step == 1 and self.slides and not columns.whole:
+            return self._slid(b, row, first, columns)
+        start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
+        zeros, found = Value(self.isa.vector(self.compute), "zeroinitializer"), {}
+        if self.halves:
+            return self._halves(b, start, columns)
+        for base in self.bases:
+            masks = [None] * self.step if columns.whole else self._masks(base, columns.first, columns.lanes)
+            if not any(mask is None or mask for mask in masks):
+                continue
+            parts = [
+                zeros if mask == 0 else self._load(b, b.at(start, base + n * self.lanes, kind), mask)
+                for n, mask in enumerate(masks)
+            ]
+            for offset in self.offsets:
+                if offset // self.step * self.step == base:
+                    wanted = [lane * self.step + offset - base for lane in range(self.lanes)]
+                    found[offset] = parts[0] if self.step == 1 else pick(b, parts, wanted)
+        return found
+
+    @property
+    def halves(self) -> bool:
+        """Whether a number of a pair is half of a word, which is f32 once it is the upper one."""
+        return self.step == 2 and self.dtype == "bf16"
+
+    def _halves(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
+        """Both numbers of each pair out of one vector, as x86 orders them."""
+        lanes, kind, found = self.lanes, STORAGE[self.dtype], {}
+        stored, words, wide = vector_of(2 * lanes, kind), vector_of(lanes, "i32"), self.isa.vector(self.compute)
+        for base in self.bases:
+            low, high = (self._all,) * 2 if columns.whole else self._masks(base, columns.first, columns.lanes)
+            bits, address = low | high << lanes, b.at(start, base, kind)
+            if not bits:
+                continue
+            if bits == (1 << 2 * lanes) - 1:
+                raw = b.load(stored, address, BYTES[self.dtype])
+            else:
+                mask = b.cast("bitcast", Value(f"i{2 * lanes}", str(bits)), vector_of(2 * lanes, "i1"))
+                raw = self.isa.load_masked(b, stored, address, BYTES[self.dtype], mask)
+            pair = b.cast("bitcast", raw, words)
+            for offset in self.offsets:
+                if offset - base == 0:
+                    found[offset] = b.cast("bitcast", b.binary("shl", pair, constant(words, 16)), wide)
+                elif offset - base == 1:
+                    found[offset] = b.cast("bitcast", b.binary("and", pair, constant(words, -65536)), wide)
+        return found
+
+    def _slid(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
+        """Out of the vector that begins with output `first` and its neighbours, which take a mask each."""
+        zeros, kind = Value(self.isa.vector(self.compute), "zeroinitializer"), STORAGE[self.dtype]
+        start, blocks, found = b.at(row, first, kind), {}, {}
+
+        def block(base: int) -> Value:
+            if base not in blocks:
+                inside = (0 <= columns.first + base + lane < self.image for lane in range(self.lanes))
+                mask = sum(here << lane for lane, here in enumerate(inside))
+                blocks[base] = self._load(b, b.at(start, base, kind), mask) if mask else zeros
+            return blocks[base]
+
+        for offset in self.offsets:
+            rest = offset % self.lanes
+            one, other = block(offset - rest), block(offset - rest + self.lanes) if rest else zeros
+            if one is not zeros or other is not zeros:
+                found[offset] = self.isa.slide(b, one, other, rest) if rest else one
+        return found
+
+    def _load(self, b: Builder, address: Value, mask: int | None) -> Value:
+        some = None if mask in (None, self._all) else Value(f"i{self.lanes}", str(mask))
+        return self.isa.load(b, self.dtype, address, self.lanes, mask=some)

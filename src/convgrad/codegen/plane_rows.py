@@ -1,0 +1,218 @@
+"""Lowering of a PlaneRowsPlan: outputs of some rows in registers, which read the rows of a plane where they lie."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.codegen.copying import Dim
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.plane_data import PlaneOutputs
+from convgrad.codegen.plane_reads import Columns, RowReads
+from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.zeroing import emit_zero
+from convgrad.plan.axes import Phase
+from convgrad.plan.costs import LINE
+from convgrad.plan.plane_rows import PlaneRowsPlan
+
+HELD = 12  # weights that stay in registers; more are operands in memory
+Sums = dict[tuple[int, int, int], Value]  # of phase and output of the rows, phase of the columns
+
+
+def lower_plane_rows(plan: PlaneRowsPlan) -> KernelModule:
+    """One stage: tasks convert the weights of their groups themselves."""
+    plan.validate()
+    module, outputs = Module(), PlaneRowOutputs(plan)
+    stage = emit_stage(module, "main", prod(plan.grid), outputs.scratch_bytes, outputs.task)
+    return KernelModule(ir=str(module), stages=(stage,), shared_bytes=0, scratch_bytes=outputs.scratch_bytes)
+
+
+class PlaneRowOutputs(PlaneOutputs):
+    """The stage. Scratch memory of a task: a row of zeros, and weights of its groups."""
+
+    plan: PlaneRowsPlan
+
+    def __init__(self, plan: PlaneRowsPlan):
+        PlaneOutputs.__init__(self, plan)
+        p, inner, size = plan.problem, plan.axes[-1], BYTES[plan.compute]
+        self.weights_start = round64(plan.slab_bytes)
+        self.scratch_bytes = self.weights_start + round64(size * plan.run * plan.taps)
+        self.row_offsets, self.column_offsets = plan.row_offsets, plan.column_offsets
+        beyond = max(self.row_offsets, default=0) + 1
+        self.new_rows = range(beyond - plan.rows * plan.axes[-2].in_step, beyond)  # that no tile before this one met
+        self.reads = RowReads(
+            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
+            offsets=tuple(self.column_offsets), slides=True,
+        )  # fmt: skip
+        strides = p.strides[plan.given]
+        self.in_strides = (strides[0], *strides[3:])
+        self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """One block of outputs, plane by plane."""
+        plan, p = self.plan, self.plan.problem
+        *blocks, run = b.split(task, plan.grid)
+        self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
+        first_group = b.mul(run, plan.run)
+        groups = plan.run if p.groups % plan.run == 0 else b.minimum(b.sub(p.groups, first_group), plan.run)
+        emit_zero(b, self.isa, plan.compute, at.scratch, plan.axes[-1].in_extent)
+        weights = b.at(at.scratch, self.weights_start, "i8")
+        taps = [Dim(*steps) for steps in zip(p.taps, p.w_strides[3:], self.tap_steps, strict=True)]
+        source = b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype])
+        self.copy.emit(b, source, weights, [Dim(groups, p.w_strides[0], plan.taps), *taps])
+
+        def plane(g: Index, _: object) -> None:
+            self.zeros, self.weights = at.scratch, b.at(weights, b.mul(g, plan.taps), self.kind)
+            group = b.add(first_group, g)
+            self.bias = self._bias(b, at, group)
+            of_group = [b.mul(group, p.strides[name][1]) for name in (plan.given, plan.solved)]
+            self.source = b.at(at.of(plan.given), of_group[0], STORAGE[p.dtype])
+            self.target = b.at(at.of(plan.solved), of_group[1], STORAGE[p.out_dtype])
+            for phases in plan.outer_phases:
+                self._outer(b, phases, [], 0)
+
+        b.loop(0, groups, plane, name="group")
+
+    def _outer(self, b: Builder, phases: tuple[Phase, ...], reads: list[Index], written: Index) -> None:
+        """Outputs of the axes around a row: where each finds the first that it reads, and where its results go."""
+        plan, n = self.plan, len(reads)
+        if n == len(phases):
+            self._rows(b, phases, reads, written)
+            return
+        axis, phase = plan.axes[n], phases[n]
+
+        def output(j: Index, _: object) -> None:
+            j = b.add(self.starts[n], j)
+            out = b.add(b.mul(j, axis.out_step), phase.first)
+            self._outer(b, phases, [*reads, b.mul(j, axis.in_step)], b.add(written, b.mul(out, self.out_strides[n])))
+
+        count = b.minimum(b.sub(phase.count, self.starts[n]), plan.block[n])
+        b.loop(0, count, output, name="outputs")
+
+    def _rows(self, b: Builder, phases: tuple[Phase, ...], reads: list[Index], written: Index) -> None:
+        """All tiles of a block of a plane."""
+        plan, (axis, inner) = self.plan, self.plan.axes[-2:]
+        start = self.starts[-2]
+        stop = b.minimum(axis.count, b.add(start, plan.block[-2]))
+
+        def row(j: Index, _: object) -> None:
+            if axis.count % plan.rows:  # the last tile begins early, and repeats some outputs
+                j = b.minimum(j, axis.count - plan.rows)
+            for columns in self.reads.columns(inner.count, min(phase.count for phase in inner.phases)):
+
+                def tile(i: Index, _: object = None, columns: Columns = columns) -> None:
+                    sums = self._deep(b, phases, reads, 0, self.weights, j, i, columns, self._start())
+                    self._store_rows(b, j, i, columns, sums, written)
+
+                last = columns.first + columns.many * plan.lanes
+                b.loop(columns.first, last, tile, step=plan.lanes, name="column")
+
+        b.loop(start, stop, row, step=plan.rows, name="row")
+
+    # --- sums
+
+    def _start(self) -> Sums:
+        row, inner = self.plan.axes[-2:]
+        return {
+            (f, j, c): self.bias
+            for f in range(len(row.phases)) for j in range(self.plan.rows) for c in range(len(inner.phases))
+        }  # fmt: skip
+
+    def _deep(
+        self, b: Builder, phases: tuple[Phase, ...], reads: list[Index], base: Index, weights: Value, j: Index,
+        i: Index, columns: Columns, sums: Sums,
+    ) -> Sums:  # fmt: skip
+        """Over the taps of the axes around a row, those that meet the image."""
+        plan, n = self.plan, len(phases) - len(reads)
+        if not reads:
+            return self._tile_sums(b, base, weights, j, i, columns, sums)
+        axis, phase, (first, *others) = plan.axes[n], phases[n], reads
+
+        def further(t: Index, place: Index, now: Sums) -> Sums:
+            tap = b.mul(b.add(b.mul(t, axis.tap_step), phase.tap), self.steps_of_taps[n])
+            there, of_tap = b.add(base, b.mul(place, self.in_strides[n])), b.at(weights, tap, self.kind)
+            return self._deep(b, phases, others, there, of_tap, j, i, columns, now)
+
+        def tap(t: Index, now: Sums) -> Sums:
+            place = b.add(first, b.add(b.mul(t, axis.offset_step), phase.offset))
+            if not axis.clipped:
+                return further(t, place, now)
+            inside = b.compare("ult", place, axis.in_extent)
+            then = b.one_of(inside, lambda: list(further(t, place, now).values()), lambda: list(now.values()))
+            return dict(zip(now, then, strict=True))
+
+        return b.loop(0, phase.taps, tap, carried=sums, name="tap")
+
+    def _tile_sums(
+        self, b: Builder, base: Index, weights: Value, j: Index, i: Index, columns: Columns, sums: Sums
+    ) -> Sums:  # fmt: skip
+        """Row by row of the input, each vector of it for all outputs that meet it."""
+        plan, (row, _) = self.plan, self.plan.axes[-2:]
+        sums, first = dict(sums), b.mul(j, row.in_step)
+        kind, step = STORAGE[plan.problem.dtype], self.steps_of_taps[-2]
+        numbers: dict[int, Value] = {}
+
+        def weight(here: Value, tap: int) -> Value:
+            if tap not in numbers:
+                one = b.load(self.kind, b.at(here, tap, self.kind), BYTES[plan.compute])
+                numbers[tap] = self.isa.splat(b, one, plan.lanes)
+            return numbers[tap]
+
+        for offset, outputs in self.row_offsets.items():
+            place = b.add(first, offset)
+            there = b.at(self.source, b.add(base, b.mul(place, self.in_strides[-2])), kind)
+            if row.clipped or any(phase.count < row.count for phase in row.phases):
+                inside = b.compare("ult", place, row.in_extent)
+                there = b.select(inside, there, self.zeros)
+            here = weights
+            if plan.taps > HELD:  # else LLVM keeps them all, and makes room by spilling
+                here, _ = b.hidden(weights), numbers.clear()
+            if plan.given in plan.fetches and offset in self.new_rows:
+                self._fetch(b, plan.given, there, i, plan.axes[-1].in_step)
+            vectors = self.reads.vectors(b, there, i, columns)
+            for at, met in self.column_offsets.items():
+                for f, r, tap_row in outputs if at in vectors else ():
+                    for c, tap in met:
+                        number = weight(here, tap_row * step + tap)
+                        sums[f, r, c] = self.isa.multiply_add(b, vectors[at], number, sums[f, r, c])
+        return sums
+
+    def _fetch(self, b: Builder, name: str, row: Value, i: Index, vectors: int) -> None:
+        """Of a row of a tensor what lies by outputs i on some tiles further on, into L2."""
+        size, lanes = BYTES[self.plan.problem.dtype], self.plan.lanes
+        there = b.beyond(row, b.add(self.plan.bytes_ahead(name), b.mul(i, vectors * size)))
+        for line in range(0, vectors * lanes * size, LINE):
+            b.prefetch(b.beyond(there, line), keep=2)
+
+    # --- results
+
+    def _store_rows(self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, written: Index) -> None:
+        """Of all phases, from outputs j and i on."""
+        plan, (row, inner) = self.plan, self.plan.axes[-2:]
+        width = len(inner.phases)
+        column = b.mul(i, width)
+        left = None if columns.whole else inner.out_extent - columns.first * width
+        for f, phase in enumerate(row.phases):
+            for r in range(plan.rows):
+                out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
+                place = b.add(b.add(written, b.mul(out, self.out_strides[-2])), column)
+                vectors = self._row(b, [[sums[f, r, c]] for c in range(width)])
+
+                def store(place: Index = place, vectors: list[Value] = vectors) -> None:
+                    for v, value in enumerate(vectors):
+                        room = plan.lanes if left is None else min(plan.lanes, left - v * plan.lanes)
+                        if room > 0:
+                            address = b.at(self.target, b.add(place, v * plan.lanes), STORAGE[plan.problem.out_dtype])
+                            count = None if room == plan.lanes else index(room)
+                            self.isa.store(b, plan.problem.out_dtype, value, address, count)
+
+                if plan.solved in plan.fetches:
+                    there = b.at(self.target, b.sub(place, column), STORAGE[plan.problem.out_dtype])
+                    self._fetch(b, plan.solved, there, i, width)
+                if phase.count == row.count:
+                    store()
+                else:
+                    with b.when(b.compare("slt", b.add(j, r), phase.count)):
+                        store()

@@ -1,0 +1,186 @@
+"""Plans that read the rows of planes in place, by predicted cycles: one channel per group, channels first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.costs import LINE, MOVE
+from convgrad.plan.machine import Machine
+from convgrad.plan.plane_costs import MOST_PHASES, even_rows
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large, whole_vectors
+from convgrad.plan.tiles import FMA_PER_CYCLE
+from convgrad.plan.window_axes import window_axes
+from convgrad.problem.conv import ConvProblem
+
+MOST_ROWS, MOST_WINDOW_ROWS = 8, 5  # of outputs and of windows, in a tile
+MOST_TAPS = 49  # beyond these masks and weights cost more than slabs
+MOST_SLID = 25  # where a row is one vector, of which the others are made
+MOST_COLUMNS = 9  # taps of a row
+MOST_SUMS = 25  # taps of a tile of weights; more do not stay in registers
+MOST_PRODUCTS = 350  # multiply-adds of a tile
+MOST_PIECES = 8  # of a row, that are written out
+MOST_WRITTEN = 1100  # of all tiles that are written out
+WIDE, STREAMS = 256, 14  # bytes of a row, from which on so many rows at a time are more than a core follows
+CROSSING = 1.2  # cycles of a vector from L1 that lies in two lines as often as not
+WAITING = 1.25  # cycles per predicted one
+TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of results, of a row of the input
+PLANE = 10.0  # cycles of a block of a plane besides
+READ = 0.25  # of what moving a number takes, where tiles wait for it
+MOST_TASKS = 48
+LEAST_TASKS, MOST_WEIGHT_TASKS, MOST_CHUNKS = 16, 32, 16
+
+
+def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneRowsPlan]]:
+    """Predicted cycles and the plan for X or Y."""
+    p = problem
+    if not _in_rows(p, machine) or p.accumulate:
+        return
+    axes = gather_axes(p)
+    row, inner = axes[-2:]
+    phases = prod(len(axis.phases) for axis in axes)
+    if inner.in_step > MOST_PHASES or inner.out_step > 2 or len(inner.phases) != inner.out_step or phases > MOST_PHASES:
+        return
+    compute = COMPUTE[p.dtype]
+    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    if inner.count <= lanes and prod(p.taps[-2:]) > MOST_SLID:
+        return
+    width = -(-inner.count // lanes) * lanes
+    outer = (1, *(axis.count for axis in axes[1:-2]))
+    plan = PlaneRowsPlan(
+        problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=1, tap_rows=1, slid=(),
+        block=(1, width), run=1, masks=True, fetches=("x", "y") if is_large(p) else (),
+    )  # fmt: skip
+    found = []
+    for rows in even_rows(row.count, MOST_ROWS):
+        whole = -(-row.count // rows) * rows
+        one = replace(plan, rows=rows, block=(*outer, whole, width))
+        written, cycles = _data_cycles(one)
+        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not _is_spread(one):
+            found.append((cycles, one))
+    if found:
+        cycles, plan = min(found, key=lambda candidate: candidate[0])
+        yield cycles, _shared(plan)
+
+
+def _in_rows(p: ConvProblem, machine: Machine) -> bool:
+    """Whether one channel meets one, and rows of few taps lie side by side, where masks cost nothing.
+
+    A single axis gains nothing: its rows are images, which lie apart.
+    """
+    if p.rank == 1 or p.x_channels != 1 or p.y_channels != 1 or machine.lanes_f32 * 4 != LINE:
+        return False
+    if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
+        return False
+    return prod(p.taps[-2:]) <= MOST_TAPS and p.taps[-1] <= MOST_COLUMNS
+
+
+def _is_spread(plan: PlaneRowsPlan) -> bool:
+    """Whether a tile reads and writes more rows than a core follows."""
+    row, inner = plan.axes[-2:]
+    rows = len(plan.row_offsets) + plan.rows * len(row.phases)
+    wide = max(inner.in_extent, inner.out_extent) * SIZES[plan.problem.dtype] >= WIDE
+    return plan.rows > 1 and wide and rows > STREAMS
+
+
+def _pieces(vectors: int, first: int, last: int) -> int:
+    """Tiles that are written out, of which the whole ones are one."""
+    return vectors - last + first + (last > first)
+
+
+def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
+    """Multiply-adds that are written out, and cycles of all planes."""
+    p, (row, inner) = plan.problem, plan.axes[-2:]
+    offsets, step = list(plan.column_offsets), inner.in_step
+    bases = {offset // step for offset in offsets}
+    met, results = len(plan.row_offsets), plan.rows * len(row.phases) * len(inner.phases)
+    deep = prod(axis.taps for axis in plan.axes[:-2])
+    shortest = min(phase.count for phase in inner.phases)
+    vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, step, inner.in_extent, offsets)
+    of_row = 0.0
+    for inside, many in ((True, last - first), (False, vectors - last + first)):
+        picked = (len(offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
+        loads = len(bases) * step if step > 1 or inside else 2
+        arithmetic = (plan.products + met * picked + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
+        of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results)
+    rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
+    read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    return plan.products * _pieces(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
+
+
+def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
+    """With some tasks for every thread: runs of groups, and pieces of planes where there are few of these."""
+    groups = plan.problem.groups
+    while groups * prod(plan.grid[:-1]) < MOST_TASKS and plan.block[-2] > plan.rows:
+        block = list(plan.block)
+        block[-2] = -(-plan.block[-2] // (2 * plan.rows)) * plan.rows
+        plan = replace(plan, block=tuple(block))
+    runs = max(1, min(groups, -(-MOST_TASKS // prod(plan.grid[:-1]))))
+    return replace(plan, run=-(-groups // runs))
+
+
+# --- weights
+
+
+def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneRowWeightsPlan]]:
+    """Predicted cycles and the plan for W."""
+    p = problem
+    if not _in_rows(p, machine) or p.stride[-1] > MOST_PHASES:
+        return
+    compute = COMPUTE[p.dtype]
+    lanes = machine.lanes_f32 * 4 // SIZES[compute]
+    axes = window_axes(p)
+    row, inner = axes[-2:]
+    if row.taps * inner.taps > MOST_SUMS:
+        return
+    width = -(-inner.windows // lanes) * lanes
+    outer = (1, *(axis.windows for axis in axes[1:-2]))
+    plan = PlaneRowWeightsPlan(
+        problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=row.taps, tap_columns=inner.taps,
+        rows=1, slid=(), block=(1, width), chunks=1, run=1, fetches_ahead=is_large(p),
+    )  # fmt: skip
+    found = []
+    for rows in even_rows(row.windows, MOST_WINDOW_ROWS):
+        whole = -(-row.windows // rows) * rows
+        one = replace(plan, rows=rows, block=(*outer, whole, width))
+        written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, plan.column_offsets)
+        if rows * row.taps * inner.taps <= MOST_PRODUCTS and _pieces(*written) <= MOST_PIECES:
+            found.append((_weights_cycles(one), one))
+    if found:
+        cycles, plan = min(found, key=lambda candidate: candidate[0])
+        yield cycles, _in_chunks(plan)
+
+
+def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
+    """Of all planes."""
+    p, (row, inner) = plan.problem, plan.axes[-2:]
+    step, offsets = inner.stride, plan.column_offsets
+    bases, vectors = {offset // step for offset in offsets}, -(-inner.windows // plan.lanes)
+    of_plane = 0.0
+    whole, rest = divmod(row.windows, plan.rows)
+    for rows, many in ((plan.rows, whole), (rest, 1)):
+        met = len(plan.row_offsets(rows, 0, row.taps)) if rows else 0
+        products = rows * row.taps * inner.taps + met * len(offsets) * (step - 1)
+        loads = CROSSING * (met * len(bases) * step + rows)
+        of_plane += many * vectors * (max(products / FMA_PER_CYCLE, loads) + ROW * met + TILE) if rows else 0.0
+    deep = prod(axis.windows * axis.taps for axis in plan.axes[1:-2])
+    sums = 2 * STORE * plan.taps + PLANE
+    read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    return WAITING * p.groups * p.batch * (of_plane * deep + sums) + read
+
+
+def _in_chunks(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
+    """With runs of groups, and where there are few of these blocks of some images, or rows, that are summed apart."""
+    run = max(1, plan.problem.groups // MOST_WEIGHT_TASKS)
+    plan = replace(plan, run=run)
+    if plan.runs >= LEAST_TASKS:
+        return plan
+    wanted = -(-LEAST_TASKS // plan.runs)
+    while prod(plan.block_grid) < wanted and plan.block[-2] > plan.rows:
+        block = list(plan.block)
+        block[-2] = -(-plan.block[-2] // (2 * plan.rows)) * plan.rows
+        plan = replace(plan, block=tuple(block))
+    return replace(plan, chunks=max(1, min(MOST_CHUNKS, prod(plan.block_grid), wanted)))

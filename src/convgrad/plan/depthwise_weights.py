@@ -1,0 +1,108 @@
+"""W of single channels, with what they meet side by side and in place: tiles of several rows and columns of windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.plane_costs import tap_pieces
+from convgrad.plan.plane_rows import bytes_ahead, is_large
+from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
+
+Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at which tap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWeightsPlan(WeightsPlan):
+    """A WeightsPlan with lanes across all groups, whose tile is a vector of sums for each tap of some rows of taps.
+
+    Or across the channels of one side, where the other one has a single channel, of which numbers are broadcast. A task
+    goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all lanes: an element
+    of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros; columns
+    beside it are left out, by tiles of their own at either end of a row.
+    """
+
+    rows: int  # windows of a tile
+    columns: int
+    tap_rows: int  # of a tile: all, or fewer
+
+    @property
+    def own_sums(self) -> bool:
+        """No: sums are always added up, and written, by the second stage."""
+        return False
+
+    def vectors_of(self, name: str) -> bool:
+        """Whether a tensor has lanes side by side, or one number for all of them."""
+        return self.spread or name == self.lane_side
+
+    def lane_step(self, name: str) -> int:
+        """From the numbers of a lane to those of the next."""
+        strides = self.problem.strides[name]
+        return strides[1] if self.spread else strides[2] if self.vectors_of(name) else 0
+
+    @property
+    def all_lanes(self) -> int:
+        """Groups, or channels."""
+        return self.problem.groups if self.spread else self.lane_count
+
+    @property
+    def tap_pieces(self) -> tuple[tuple[int, int], ...]:
+        """Rows of taps of a tile and how many such tiles follow each other."""
+        return tap_pieces(self.axes[-2].taps, self.tap_rows)
+
+    @property
+    def x_columns(self) -> int:
+        """Elements of a row of x from the first to the last that a tile meets."""
+        axis = self.axes[-1]
+        return axis.stride * (self.columns - 1) + axis.dilation * (axis.taps - 1) + 1
+
+    @property
+    def whole_tiles(self) -> tuple[int, int, int]:
+        """How many tiles a row has, and from which to which x is there for all columns and taps."""
+        axis, columns = self.axes[-1], self.columns
+        low, high = axis.inside
+        tiles = -(-axis.windows // columns)
+        first = min(tiles, -(-low // columns))
+        return tiles, first, max(first, high // columns)
+
+    @property
+    def zeros(self) -> int:
+        """Numbers from the first to the last that a tile reads of a row."""
+        return (self.x_columns - 1) * self.problem.x_strides[-1] + self.lanes
+
+    def bytes_ahead(self, name: str) -> int:
+        """From a row of a tensor to the one that is asked for."""
+        step = self.axes[-2].stride if name == "x" else 1
+        return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether memory is asked for before it is read."""
+        return is_large(self.problem)
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        p = self.problem
+        assert self.direct
+        assert self.row_count == 1
+        assert self.lane_count == 1 if self.spread else p.groups == 1
+        assert self.lane_step(self.lane_side) == 1
+        assert len(self.axes) == 3
+        assert self.bundles == self.lane_shares == self.row_shares == 1
+        assert self.block[0] == 1
+        assert self.block[-2] % self.rows == 0
+
+    def __str__(self) -> str:
+        text = WeightsPlan.__str__(self)
+        tile = f"{self.tap_rows} x {self.axes[-1].taps} taps of {self.rows} x {self.columns} windows, "
+        return text.replace("in place, ", f"in place, {tile}", 1)
+
+
+def met_on(axis: WindowAxis, windows: int, taps: range) -> dict[int, Met]:
+    """Elements of x that so many windows meet at some taps, from the first window's place of x on."""
+    found: dict[int, Met] = {}
+    for r in taps:
+        for j in range(windows):
+            found.setdefault(axis.stride * j + axis.dilation * r - axis.low, []).append((j, r))
+    return dict(sorted(found.items()))

@@ -1,0 +1,122 @@
+"""W of one channel per group, channels side by side: all taps of a window at once, exactly and at every border."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.random_problems import check_plan, strides_in
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
+from convgrad.plan.machine import available_isas, machine_for
+from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.runtime.kernel import build
+
+ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
+AXES = {  # extents of x and y, taps, stride, dilation, low pad
+    "as large": ((9, 14), (9, 14), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "no pads": ((8, 13), (6, 11), (3, 3), (1, 1), (1, 1), (0, 0)),
+    "stride 2": ((12, 20), (6, 10), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "stride 3": ((13, 25), (4, 8), (4, 4), (3, 3), (1, 1), (0, 0)),
+    "dilation": ((9, 16), (9, 16), (3, 3), (1, 1), (2, 3), (2, 3)),
+    "many taps": ((8, 15), (8, 15), (7, 7), (1, 1), (1, 1), (3, 3)),
+    "a tap": ((5, 9), (5, 9), (1, 2), (1, 1), (1, 1), (0, 1)),
+    "windows beside the image": ((4, 5), (9, 14), (2, 3), (1, 1), (1, 1), (3, 5)),
+    "four windows": ((4, 5), (2, 2), (3, 4), (1, 1), (1, 1), (0, 0)),
+    "rows of 5": ((5, 30), (5, 30), (5, 5), (1, 1), (1, 1), (2, 2)),
+}
+
+
+def problem_of(axes, groups, *, batch=2, c=1, k=1, **more):
+    """Dense, with channels last; c and k of a group of x and y."""
+    x, y, taps, stride, dilation, low = axes
+    shapes = {"x": (batch, groups, c, *x), "w": (groups, k, c, *taps), "y": (batch, groups, k, *y)}
+    last = {name: strides_in((0, 3, 4, 1, 2), shape) for name, shape in shapes.items()}
+    return ConvProblem(
+        unknown=Unknown.W, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=x, y_extent=y, taps=taps,
+        stride=stride, dilation=dilation, pad_low=low, x_strides=last["x"], y_strides=last["y"],
+        w_strides=strides_in(range(5), shapes["w"]), **more,
+    )  # fmt: skip
+
+
+def plan_of(problem, isa):
+    """The plan for all taps at once; None if there is none."""
+    return next((plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, DepthwiseWeightsPlan)), None)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("along", ["groups", "x", "y"])
+@pytest.mark.parametrize("name", AXES)
+def test_every_border(name, along, isa):
+    """In whole vectors of lanes and in others, in 16 bits, with sums of either tensor, in other tiles and chunks."""
+    rng, tried = np.random.default_rng(len(name)), 0
+    for seed, lanes in enumerate((16, 32, 21, 40, 17)):
+        fields = ({}, {"bias_gradient": "x"}, {"dtype": "bf16", "out_dtype": "f32", "bias_gradient": "y"},
+                  {"accumulate": True}, {"dtype": "f16", "out_dtype": "f16"})[seed]  # fmt: skip
+        groups, c, k = {"groups": (lanes, 1, 1), "x": (1, lanes, 1), "y": (1, 1, lanes)}[along]
+        problem = problem_of(AXES[name], groups, c=c, k=k, **fields)
+        plan = plan_of(problem, isa)
+        assert (plan is None) == ((lanes % machine_for(isa).lanes_f32 > 0 and isa != "avx512") or _wide(problem, isa))
+        if plan is None:
+            continue
+        rows, columns = int(rng.integers(1, 4)), int(rng.integers(1, 7))
+        windows = -(-plan.axes[-2].windows // rows)
+        block = (1, rows * int(rng.integers(1, windows + 1)), plan.block[-1])
+        taps = int(rng.integers(1, plan.axes[-2].taps + 1))
+        other = replace(plan, rows=rows, columns=columns, tap_rows=taps, block=block, chunks=1)
+        blocks = problem.batch * -(-plan.axes[-2].windows // block[1])
+        other = replace(other, chunks=int(rng.integers(1, blocks + 1)))
+        for one in (plan, other):
+            check_plan(problem, one, machine_for(isa), seed, low=bool(seed % 2))
+            tried += 1
+    assert tried or _wide(problem_of(AXES[name], 16), isa)
+
+
+def _wide(problem, isa):
+    """Whether sums of one row of taps leave no registers."""
+    rows = 1 if problem.y_extent[-2] == 1 or _rows_of_taps(problem, isa, 1) >= problem.taps[-2] else 2
+    return _rows_of_taps(problem, isa, rows) < 1
+
+
+def _rows_of_taps(problem, isa, rows):
+    """That fit the registers beside so many rows of windows."""
+    return (machine_for(isa).registers - 4) // problem.taps[-1] - rows
+
+
+def test_memory_is_asked_for_ahead_where_tensors_are_large():
+    """As much as a tile reads of either."""
+    axes = ((112, 112), (56, 56), (3, 3), (2, 2), (1, 1), (1, 1))
+    small, large = (choose(problem_of(axes, groups), machine_for("avx512")) for groups in (16, 96))
+    assert isinstance(small, DepthwiseWeightsPlan)
+    assert isinstance(large, DepthwiseWeightsPlan)
+    assert "prefetch" not in lower(small).ir
+    assert "prefetch" in lower(large).ir
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_channels_that_lie_apart_are_left_to_others(isa):
+    """Rows of channels first, two channels of a group, three axes."""
+    problem = problem_of(AXES["as large"], 32)
+    assert plan_of(problem, isa) is not None
+    shape = problem.shapes["x"]
+    assert plan_of(replace(problem, x_strides=strides_in(range(5), shape)), isa) is None
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_rows_that_windows_step_over_may_hold_anything(isa):
+    """And columns: nobody multiplies them."""
+    problem = problem_of(((12, 24), (4, 8), (2, 2), (3, 3), (1, 1), (0, 0)), 16)
+    rng = np.random.default_rng(1)
+    x = rng.integers(-2, 3, (2, 12, 24, 16)).astype(np.float32)
+    y = rng.integers(-2, 3, (2, 4, 8, 16)).astype(np.float32)
+    wanted = np.zeros((16, 2, 2), np.float32)
+    for r in range(2):
+        for c in range(2):
+            wanted[:, r, c] = (x[:, r::3, c::3][:, :4, :8] * y).sum((0, 1, 2))
+    x[:, 2::3], x[:, :, 2::3] = np.nan, np.inf
+    plan = plan_of(problem, isa)
+    kernel = build(problem, machine_for(isa), lower=lambda *_: lower(plan))
+    result = np.zeros_like(wanted)
+    kernel(x.ctypes.data, result.ctypes.data, y.ctypes.data)
+    np.testing.assert_array_equal(result, wanted)

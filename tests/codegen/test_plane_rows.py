@@ -1,0 +1,163 @@
+"""One channel to one, rows of planes read where they lie: exactly, at every border, and nothing beside them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.random_problems import altered, check, check_plan, strides_in
+from codegen.test_planes import plane_problem
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import machine_for, why_not
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.runtime.kernel import build
+
+ISA = "avx512"
+needs_masks = pytest.mark.skipif(why_not(ISA) is not None, reason=f"no {ISA} here: {why_not(ISA)}")
+KINDS = PlaneRowsPlan | PlaneRowWeightsPlan
+AXES = {  # extents of x and y, taps, stride, dilation, low pad
+    "one vector": ((14, 14), (14, 14), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "rows that end within a vector": ((23, 56), (23, 56), (5, 5), (1, 1), (1, 1), (2, 2)),
+    "many whole vectors": ((13, 130), (13, 130), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "no pads": ((18, 66), (16, 64), (3, 3), (1, 1), (1, 1), (0, 0)),
+    "stride 2": ((22, 112), (11, 56), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "stride 2, phases of unequal length": ((17, 63), (9, 32), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "stride 2, a phase that ends within a vector": ((17, 63), (12, 40), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "no tap meets anything": ((30, 1), (31, 1), (2, 4), (1, 1), (1, 1), (1, 5)),
+    "stride 2, a phase without taps": ((21, 65), (10, 32), (2, 2), (2, 2), (2, 2), (1, 1)),
+    "stride 3": ((30, 99), (10, 33), (4, 4), (3, 3), (1, 1), (1, 1)),
+    "stride 4 of columns": ((12, 131), (12, 33), (3, 5), (1, 4), (1, 1), (1, 2)),
+    "dilation": ((19, 40), (19, 40), (3, 3), (1, 1), (3, 2), (3, 2)),
+    "large kernel": ((15, 50), (15, 50), (7, 7), (1, 1), (1, 1), (3, 3)),
+    "pads wider than a vector": ((9, 20), (9, 52), (3, 3), (1, 1), (1, 1), (1, 17)),
+    "three axes": ((5, 9, 40), (5, 9, 40), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    "three axes, stride 2": ((8, 10, 40), (4, 5, 20), (3, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
+}
+
+
+def problem_of(unknown, axes, *, batch=2, groups=3, **more):
+    """Dense, with channels first."""
+    x, y, taps, stride, dilation, low = axes
+    shapes = {"x": (batch, groups, 1, *x), "w": (groups, 1, 1, *taps), "y": (batch, groups, 1, *y)}
+    dense = {f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()}
+    return ConvProblem(
+        unknown=unknown, batch=batch, groups=groups, x_channels=1, y_channels=1, x_extent=x, y_extent=y, taps=taps,
+        stride=stride, dilation=dilation, pad_low=low, **dense, **more,
+    )  # fmt: skip
+
+
+def rows_plan(problem):
+    """The plan that reads rows in place; None if there is none."""
+    return next((plan for plan in variants(problem, machine_for(ISA)) if isinstance(plan, KINDS)), None)
+
+
+@needs_masks
+@pytest.mark.parametrize("unknown", Unknown)
+@pytest.mark.parametrize("name", AXES)
+def test_every_border(unknown, name):
+    """As planned, in other blocks, in 16 bits, with a bias or sums of either tensor."""
+    of_w = unknown is Unknown.W
+    more = [{}, {"dtype": "bf16", "out_dtype": "bf16"}, {"dtype": "f16", "out_dtype": "f32"}]
+    more += [{"bias_gradient": "x"}, {"bias_gradient": "y", "accumulate": True}] if of_w else [{"bias": True}]
+    tried = 0
+    for seed, fields in enumerate(more):
+        problem = problem_of(unknown, AXES[name], **fields)
+        plan = rows_plan(problem)
+        if plan is None:
+            continue
+        for change in (None, seed, seed + 100):
+            some = plan if change is None else altered(plan, np.random.default_rng(change))
+            check_plan(problem, some, machine_for(ISA), seed, low=bool(seed % 2))
+            tried += 1
+    outside = {("large kernel", Unknown.W), ("stride 3", Unknown.X), ("stride 4 of columns", Unknown.X)}
+    outside |= {("three axes, stride 2", Unknown.X)}
+    assert (tried == 0) == ((name, unknown) in outside)
+
+
+@needs_masks
+@pytest.mark.parametrize("unknown", Unknown)
+def test_random_problems(unknown):
+    """Of one channel each, with all strides, types and blocks."""
+    tried = 0
+    for seed in range(80):
+        problem = plane_problem(np.random.default_rng(seed), unknown)
+        plans = list(variants(problem, machine_for(ISA)))
+        variant = next((n for n, plan in enumerate(plans) if isinstance(plan, KINDS)), None)
+        if variant is not None:
+            check(problem, ISA, variant=variant, seed=seed, low=bool(seed % 2), alter=seed if seed % 3 else None)
+            tried += 1
+    assert tried > 20
+
+
+@needs_masks
+def test_numbers_that_no_window_meets_may_be_anything():
+    """Beside the last window of a stride, in lanes that are left over, in rows between and behind windows."""
+    problem = problem_of(Unknown.W, ((12, 40), (4, 13), (1, 2), (3, 3), (1, 1), (0, 0)))
+    plan = rows_plan(problem)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(-2, 3, problem.shapes[name]).astype(np.float32) for name in "xy")
+    met = np.zeros((12, 40), bool)
+    met[np.ix_(range(0, 12, 3), sorted({3 * p + r for p in range(13) for r in range(2)}))] = True
+    clean = np.where(met, x, 0)
+    spoilt = np.where(met, x, np.nan).astype(np.float32)
+    wanted = np.zeros(problem.shapes["w"], np.float32)
+    for r in range(2):
+        wanted[..., 0, r] = (clean[..., 0:12:3, r:39:3][..., :13] * y).sum((0, 3, 4))[:, None]
+    kernel = build(problem, machine_for(ISA), lower=lambda *_: lower(plan))
+    result = np.zeros_like(wanted)
+    kernel(spoilt.ctypes.data, result.ctypes.data, y.ctypes.data)
+    np.testing.assert_array_equal(result, wanted)
+
+
+@needs_masks
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize("name", AXES)
+def test_sums_have_the_order_of_other_plans(unknown, name):
+    """Extents that choose another plan do not change a bit: parts of a tensor have those of the whole."""
+    problem = problem_of(unknown, AXES[name])
+    rng, solved = np.random.default_rng(0), unknown.value
+    given = {n: rng.standard_normal(problem.shapes[n]).astype(np.float32) for n in {"x", "w", "y"} - {solved}}
+    results = []
+    for n, plan in enumerate(variants(problem, machine_for(ISA))):
+        kernel = build(problem, machine_for(ISA), lower=lambda *_, plan=plan: lower(plan), variant=1000 + n)
+        arrays = given | {solved: np.zeros(problem.shapes[solved], np.float32)}
+        kernel(*(arrays[n].ctypes.data for n in "xwy"))
+        results.append(arrays[solved])
+    assert len(results) > 1
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("unknown", Unknown)
+def test_large_tensors_are_asked_for_ahead(unknown):
+    """From 8 MiB on, 16 KiB of either tensor or so."""
+    small, large = (
+        problem_of(unknown, ((112, 112), (56, 56), (3, 3), (2, 2), (1, 1), (1, 1)), groups=groups) for groups in (8, 96)
+    )
+    ahead = [
+        plan.fetches if isinstance(plan, PlaneRowsPlan) else plan.fetches_ahead
+        for plan in map(rows_plan, (small, large))
+    ]
+    assert ahead == ([(), ("x", "y")] if unknown is not Unknown.W else [False, True])
+    plan = rows_plan(large)
+    for name in "xy":
+        assert abs(plan.bytes_ahead(name) - 16 * 1024) < 8 * 1024
+    assert "prefetch" in lower(plan).ir
+    assert "prefetch" not in lower(rows_plan(small)).ir
+
+
+@pytest.mark.parametrize("unknown", Unknown)
+def test_what_slabs_serve_better(unknown):
+    """Sums in memory already, many taps, a single axis, vectors shorter than a cache line."""
+    axes = ((30, 30), (30, 30), (3, 3), (1, 1), (1, 1), (1, 1))
+    assert rows_plan(problem_of(unknown, axes)) is not None
+    assert unknown is Unknown.W or rows_plan(problem_of(unknown, axes, accumulate=True)) is None
+    assert rows_plan(problem_of(unknown, ((30, 30), (30, 30), (9, 9), (1, 1), (1, 1), (4, 4)))) is None
+    assert rows_plan(problem_of(unknown, ((90,), (90,), (5,), (1,), (1,), (2,)))) is None
+    of_avx2 = variants(problem_of(unknown, axes), machine_for("avx2"))
+    assert not any(isinstance(plan, KINDS) for plan in of_avx2)
+    plan = rows_plan(problem_of(unknown, axes))
+    with pytest.raises(AssertionError):
+        lower(replace(plan, block=(*plan.block[:-1], plan.lanes)))
