@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from convgrad.plan.axes import gather_axes
+from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, TURN, TURN_BACK
@@ -14,7 +14,7 @@ from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsP
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import SPLIT, VERDICT, best_window_blocks
-from convgrad.plan.tiles import best_tile, cuts, most_rows, step_cycles
+from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -33,8 +33,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
-    shapes = (best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=first) for first in (1, 0))
-    shape = min(shapes, key=lambda shape: shape.cycles)
+    shape = _best_tile(axes, (pairs, channels_out), machine)
     padded = -(-max(1, channels_in) // DEPTH) * DEPTH
     most = max(DEPTH, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
     plan = DotDataPlan(
@@ -49,6 +48,12 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         yield _along_runs(plan, machine, cost)
 
 
+def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine) -> TileShape:
+    """Of neighbours in an image, or across images."""
+    shapes = (best_tile(axes, channels, LANES, machine.registers, first=first, dots=True) for first in (1, 0))
+    return min(shapes, key=lambda shape: shape.cycles)
+
+
 def _all_in_a_row(plan: DotDataPlan) -> bool:
     """Whether the innermost axis has several taps, next to each other, of which none always falls beside the image."""
     p = plan.problem
@@ -58,10 +63,7 @@ def _all_in_a_row(plan: DotDataPlan) -> bool:
 def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float, DotRunPlan]:
     """With the taps of the innermost axis, and the few channels of each, as one run."""
     pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
-    shape = min(
-        (best_tile(base.axes, (pairs, base.out_channels), LANES, machine.registers, first=first) for first in (1, 0)),
-        key=lambda shape: shape.cycles,
-    )
+    shape = _best_tile(base.axes, (pairs, base.out_channels), machine)
     fields = {name: getattr(base, name) for name, field in DotDataPlan.__dataclass_fields__.items() if field.init}
     fields |= {"block": shape.tile, "tile": shape.tile, "width": shape.width, "i_block": base.in_channels, "unroll": 1}
     plan = DotRunPlan(**fields)
@@ -108,5 +110,5 @@ def _tile(rows: int, lanes: int, registers: int) -> tuple[int, int]:
     ]
     return min(
         shapes,
-        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * step_cycles(shape[1], shape[0]),
+        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * dot_cycles(shape[1], shape[0]),
     )

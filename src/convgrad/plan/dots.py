@@ -28,6 +28,11 @@ class DotDataPlan(MatrixDataPlan):
         return True
 
     @property
+    def hides_weights(self) -> bool:
+        """Yes: see `tiles.dot_cycles`."""
+        return True
+
+    @property
     def last_pairs(self) -> int:
         """Pairs of channels in the last block of 32 of the input, if it is not whole."""
         return -(-(self.in_channels % DEPTH) // PAIR)

@@ -16,7 +16,7 @@ from convgrad.plan.costs import MOVE, TURN
 from convgrad.plan.dots import PAIR, DotWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.tiles import step_cycles
+from convgrad.plan.tiles import dot_cycles
 from convgrad.plan.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.problem.conv import Ints
 
@@ -101,7 +101,7 @@ def _products(plan: MatrixWeightsPlan) -> float:
 
 def _dot_products(plan: DotWeightsPlan) -> float:
     """The same of register tiles."""
-    steps = prod(plan.outer_block) * plan.depth / PAIR * step_cycles(plan.row_channels, plan.vectors, near=True)
+    steps = prod(plan.outer_block) * plan.depth / PAIR * dot_cycles(plan.row_channels, plan.vectors, near=True)
     sums = TILE_OVERHEAD + SUM_VECTOR * plan.row_channels * plan.vectors
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
     return prod(plan.block_grid) * tiles * (steps + sums)

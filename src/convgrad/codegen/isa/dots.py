@@ -32,9 +32,19 @@ class DotUnit:
         numbers = (b.cast("bitcast", pairs, NUMBERS) for pairs in (x, y))
         return b.call(SUMS, "llvm.x86.avx512bf16.dpbf16ps.512", total, *numbers)
 
+    def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
+        """The same of the pair at an address, for all lanes, in one instruction: LLVM would broadcast in another."""
+        operands = f"ptr elementtype(i32) {address.text}, {y}, {total}"
+        code = '"vdpbf16ps $1{1to16}, $2, $0", "=v,*m,v,0"'
+        return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
+
 
 class EmulatedDotUnit(DotUnit):
     """The same by f32 arithmetic, to the last bit: for tests on machines without the instruction."""
+
+    def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
+        """The same of the pair at an address, for all lanes."""
+        return self.multiply_add(b, self.splat(b, address), y, total)
 
     def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
         """total + the two products of every lane."""

@@ -89,7 +89,11 @@ class DotTile:
         of_b = [self.unit.load(b, line) for line in lines]
         tile = dict(tile)
         for r, row in enumerate(self.rows):
-            of_a = self.unit.splat(b, b.at(a, row, "i16"))
+            place = b.at(a, row, "i16")
+            if len(of_b) == 1:
+                tile[r, 0] = self.unit.multiply_add_one(b, place, of_b[0], tile[r, 0])
+                continue
+            of_a = self.unit.splat(b, place)
             for v, vector in enumerate(of_b):
                 tile[r, v] = self.unit.multiply_add(b, of_a, vector, tile[r, v])
         return tile
