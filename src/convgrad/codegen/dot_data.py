@@ -14,7 +14,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep, bytes_ahead
 from convgrad.codegen.tap_sums import Spot
-from convgrad.plan.dots import PAIR, DotDataPlan
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan
 from convgrad.plan.matrix import DEPTH
 
 
@@ -26,12 +26,18 @@ def lower_dot_data(plan: DotDataPlan) -> KernelModule:
 class DotSweep(Sweep):
     """The loops of a Sweep around tiles of dot products."""
 
+    plan: DotDataPlan
+
     def _emit_tile(self, spot: Spot) -> None:
         b, dots = self.b, self._dots()
         _, out = self._dtypes()
         target = b.at(self.results, spot.result, STORAGE[out])
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
-        self.tile.store(b, target, dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps()))
+        sums = dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps())
+        if out == "bf16" and self.plan.watch:  # no sum is denormal, or the fallback writes all again
+            dots.store_bf16(b, target, sums, self.tile.c_rows, range(0, self.plan.width, LANES))
+        else:
+            self.tile.store(b, target, sums)
 
     def _dots(self) -> DotTile:
         plan = self.plan
@@ -43,7 +49,6 @@ class DotSweep(Sweep):
     def _steps(self) -> list[Steps]:
         """Blocks of 32 input channels, and what is left of one."""
         plan, b = self.plan, self.b
-        assert isinstance(plan, DotDataPlan)
         step, panel = plan.slab_strides[1], plan.width * DEPTH
         whole = b.floor_div(self.channels, DEPTH)
         steps = [Steps(Reduction(0, whole, step, panel), DEPTH // PAIR)]

@@ -7,8 +7,11 @@ Software Developer's Manual, VDPBF16PS).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant
+from convgrad.codegen.isa.base import float_to_bfloat, shuffle
 
 LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one
 SUMS, NUMBERS = f"<{LANES} x float>", f"<{LANES * PAIR} x bfloat>"
@@ -39,8 +42,23 @@ class DotUnit:
         return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
 
 
+    def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
+        """One or two vectors of sums, side by side, as bf16: rounded to nearest, denormals to zero."""
+        kind = f"<{len(sums) * LANES} x bfloat>"
+        name = "cvtneps2bf16" if len(sums) == 1 else "cvtne2ps2bf16"
+        numbers = b.call(kind, f"llvm.x86.avx512bf16.{name}.512", *reversed(sums))
+        return b.cast("bitcast", numbers, kind.replace("bfloat", "i16"))
+
+
 class EmulatedDotUnit(DotUnit):
     """The same by f32 arithmetic, to the last bit: for tests on machines without the instruction."""
+
+    def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
+        """Vectors of sums, none of them denormal or NaN, as bf16."""
+        halves = [float_to_bfloat(b, value) for value in sums]
+        if len(halves) == 1:
+            return halves[0]
+        return shuffle(b, *halves, list(range(2 * LANES)))
 
     def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
         """The same of the pair at an address, for all lanes."""

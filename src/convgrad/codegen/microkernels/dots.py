@@ -45,6 +45,16 @@ class DotTile:
         tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner)
         return [tile[place] for place in places]
 
+    def store_bf16(self, b: Builder, place: Value, sums: Sequence[Value], rows: Sequence[int], columns: range) -> None:
+        """The tile, rounded, at places that count bf16; of two vectors side by side at once."""
+        assert columns.step == LANES
+        values = iter(sums)
+        for row in rows:
+            for first in columns[::2]:
+                both = [next(values) for column in (first, first + LANES) if column in columns]
+                numbers = self.unit.narrow(b, both)
+                b.store(numbers, b.at(place, row + first, "i16"), PAIR)
+
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: dict[Place, Value], outer: Sequence[Reduction],
         inner: Sequence[Steps],
