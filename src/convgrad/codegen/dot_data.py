@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
@@ -14,7 +17,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep, bytes_ahead
 from convgrad.codegen.tap_sums import Spot
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan
+from convgrad.plan.dots import PAIR, DotDataPlan
 from convgrad.plan.matrix import DEPTH
 
 
@@ -34,10 +37,25 @@ class DotSweep(Sweep):
         target = b.at(self.results, spot.result, STORAGE[out])
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         sums = dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps())
-        if out == "bf16" and self.plan.watch:  # no sum is denormal, or the fallback writes all again
-            dots.store_bf16(b, target, sums, self.tile.c_rows, range(0, self.plan.width, LANES))
+        self._store(dots, out, target, sums)
+
+    def _store(self, dots: DotTile, dtype: str, target: Value, sums: list[Value]) -> None:
+        """The sums of a tile, past the caches where they are whole lines."""
+        b, tile = self.b, self.tile
+        if dtype == "bf16" and self.plan.watch:  # no sum is denormal, or the fallback writes all again
+            numbers = dots.narrowed(b, sums)  # here, since LLVM would make one of two stores of what each narrows
+
+            def put(store: Callable[..., None], *more: int) -> None:
+                for row, lane, value in numbers:
+                    store(value, b.at(target, tile.c_rows[row] + lane, "i16"), *more)
+
+            store, stream = partial(put, b.store, PAIR), partial(put, partial(self.isa.stream, b))
         else:
-            self.tile.store(b, target, sums)
+            store, stream = partial(tile.store, b, target, sums), partial(tile.stream, b, target, sums)
+        if tile.past_caches:
+            b.either(self.isa.is_aligned(b, target), stream, store)
+        else:
+            store()
 
     def _dots(self) -> DotTile:
         plan = self.plan

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
+from convgrad.plan.data import PAST_CACHES_BYTES
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.strides import row_major
@@ -31,6 +33,18 @@ class DotDataPlan(MatrixDataPlan):
     def hides_weights(self) -> bool:
         """Yes: see `tiles.dot_cycles`."""
         return True
+
+    @property
+    def past_caches(self) -> bool:
+        """Likewise lines of bf16, of two vectors of sums, where tiles write them."""
+        p = self.problem
+        if p.out_dtype != "bf16":
+            return super(DotDataPlan, self).past_caches
+        batch, _, _, *spatial = p.strides["y" if self.solves_y else "x"]
+        lines = self.watch and self.writes_in_place and self.width % (2 * LANES) == 0
+        aligned = all(step % (2 * LANES) == 0 for step in (batch, *spatial))
+        size = SIZES[p.out_dtype] * prod(p.shapes["y" if self.solves_y else "x"])
+        return lines and aligned and size >= PAST_CACHES_BYTES
 
     @property
     def last_pairs(self) -> int:

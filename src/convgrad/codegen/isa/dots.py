@@ -43,11 +43,16 @@ class DotUnit:
 
 
     def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
-        """One or two vectors of sums, side by side, as bf16: rounded to nearest, denormals to zero."""
-        kind = f"<{len(sums) * LANES} x bfloat>"
-        name = "cvtneps2bf16" if len(sums) == 1 else "cvtne2ps2bf16"
-        numbers = b.call(kind, f"llvm.x86.avx512bf16.{name}.512", *reversed(sums))
-        return b.cast("bitcast", numbers, kind.replace("bfloat", "i16"))
+        """One or two vectors of sums, side by side, as bf16: rounded to nearest, denormals to zero.
+
+        Two are assembly, since LLVM stores what it takes for bf16 into the caches whatever it is told.
+        """
+        if len(sums) == 1:
+            (one,) = sums
+            return b.call(f"<{LANES} x bfloat>", "llvm.x86.avx512bf16.cvtneps2bf16.512", one)
+        low, high = sums
+        code = '"vcvtne2ps2bf16 $1, $2, $0", "=v,v,v"'
+        return b.emit(SUMS, f"call {SUMS} asm {code}({low}, {high}) memory(none)")
 
 
 class EmulatedDotUnit(DotUnit):
@@ -58,7 +63,7 @@ class EmulatedDotUnit(DotUnit):
         halves = [float_to_bfloat(b, value) for value in sums]
         if len(halves) == 1:
             return halves[0]
-        return shuffle(b, *halves, list(range(2 * LANES)))
+        return b.cast("bitcast", shuffle(b, *halves, list(range(2 * LANES))), SUMS)
 
     def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
         """The same of the pair at an address, for all lanes."""

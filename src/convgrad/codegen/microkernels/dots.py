@@ -35,6 +35,7 @@ class DotTile:
     rows: Sequence[int]
     columns: Sequence[int]
     b_step: int
+    in_place: bool = False  # pairs of A are read by every product: LLVM would keep those that several rows share
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read
 
     def sum(
@@ -45,15 +46,14 @@ class DotTile:
         tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner)
         return [tile[place] for place in places]
 
-    def store_bf16(self, b: Builder, place: Value, sums: Sequence[Value], rows: Sequence[int], columns: range) -> None:
-        """The tile, rounded, at places that count bf16; of two vectors side by side at once."""
-        assert columns.step == LANES
-        values = iter(sums)
-        for row in rows:
-            for first in columns[::2]:
-                both = [next(values) for column in (first, first + LANES) if column in columns]
-                numbers = self.unit.narrow(b, both)
-                b.store(numbers, b.at(place, row + first, "i16"), PAIR)
+    def narrowed(self, b: Builder, sums: Sequence[Value]) -> list[tuple[int, int, Value]]:
+        """The tile as bf16: vectors with their rows, and the first lanes of these; of two vectors of sums, if there are."""
+        vectors, found = len(self.columns), []
+        for n, row in enumerate(range(0, len(sums), vectors)):
+            for v in range(0, vectors, 2):
+                both = sums[row + v : row + min(v + 2, vectors)]
+                found.append((n, v * LANES, self.unit.narrow(b, both)))
+        return found
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: dict[Place, Value], outer: Sequence[Reduction],
@@ -100,8 +100,9 @@ class DotTile:
         tile = dict(tile)
         for r, row in enumerate(self.rows):
             place = b.at(a, row, "i16")
-            if len(of_b) == 1:
-                tile[r, 0] = self.unit.multiply_add_one(b, place, of_b[0], tile[r, 0])
+            if self.in_place or len(of_b) == 1:
+                for v, vector in enumerate(of_b):
+                    tile[r, v] = self.unit.multiply_add_one(b, place, vector, tile[r, v])
                 continue
             of_a = self.unit.splat(b, place)
             for v, vector in enumerate(of_b):
