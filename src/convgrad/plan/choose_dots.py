@@ -42,7 +42,8 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         i_block=-(-even_share(padded, most) // DEPTH) * DEPTH, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    cost = _moving(problem, given, solved) + VERDICT * plan.watch
+    two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
+    cost = _moving(problem, given, solved, two) + VERDICT * plan.watch
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and _all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
@@ -71,11 +72,11 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
     return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
 
 
-def _moving(problem: ConvProblem, given: str, solved: str) -> float:
-    """Cycles to pack what is given, and to unpack the result."""
+def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:
+    """Cycles to pack what is given, pairs of bf16 as one, and to unpack the result."""
     turned, turned_back = (abs(problem.strides[of][2]) > abs(problem.strides[of][-1]) for of in (given, solved))
-    cost = prod(problem.shapes[given]) * ((TURN if turned else MOVE) + SPLIT)
-    return cost + prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
+    each = (TURN if turned else MOVE) / two + (SPLIT if two == 1 else 0.0)
+    return prod(problem.shapes[given]) * each + prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
 
 
 def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotWeightsPlan]]:

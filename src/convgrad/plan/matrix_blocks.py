@@ -118,7 +118,7 @@ def _cost(plan: MatrixWeightsPlan, products: float) -> float:
         (of_x, p.x_channels, plan.lane_shares, turned["x"]),
         (of_y, p.y_channels, plan.row_shares, not turned["y"]),
     ):
-        packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
+        packing += count * channels * p.groups * again * _packed(plan, TURN if turn else MOVE)
     slabs = plan.packed_bytes * (plan.row_slab_size + plan.lane_slab_size)
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
@@ -126,6 +126,12 @@ def _cost(plan: MatrixWeightsPlan, products: float) -> float:
     cycles = VERDICT if plan.watch else 0.0
     cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
+
+
+def _packed(plan: MatrixWeightsPlan, moved: float) -> float:
+    """To pack a number, which takes so long to move; bf16 that are not turned are put together as they come."""
+    joined = isinstance(plan, DotWeightsPlan) and plan.problem.dtype == "bf16" and moved == MOVE
+    return moved if joined else moved + SPLIT * plan.pieces
 
 
 def _sum_cost(plan: MatrixWeightsPlan) -> float:
