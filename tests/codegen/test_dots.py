@@ -173,7 +173,10 @@ def test_random_problems_by_dot_products(part, isa):
 def test_tasks_may_pack_their_own_weights_and_watch_them(unknown, layout):
     problem = problem_of(unknown, (6, 7), (6, 7), (3, 3), channels=(70, 66), low=1, batch=2, layout=layout, bias=True)
     problem = in_bf16(problem, "bf16")
-    plan = replace(plan_of(problem), packs_weights=True, i_block=32, blocks_per_task=1, writes_in_place=False)
+    plan = plan_of(problem)
+    assert plan.in_channels > plan.channel_unit
+    more = {"i_block": plan.channel_unit, "blocks_per_task": 1, "writes_in_place": False}
+    plan = replace(plan, packs_weights=True, **more)
     check_plan(problem, plan, machine_for(EMULATED))
     given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
     bias = np.ones(problem.shapes[unknown.value][2])

@@ -9,7 +9,6 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS
-from convgrad.codegen.isa.matrix import TILE_NUMBERS
 from convgrad.codegen.matrix_data import MatrixStages, lower_with_fallback
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
@@ -17,8 +16,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep, bytes_ahead
 from convgrad.codegen.tap_sums import Spot
-from convgrad.plan.dots import PAIR, DotDataPlan
-from convgrad.plan.matrix import DEPTH
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan
 
 
 def lower_dot_data(plan: DotDataPlan) -> KernelModule:
@@ -60,20 +58,16 @@ class DotSweep(Sweep):
     def _dots(self) -> DotTile:
         plan = self.plan
         return DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, TILE_NUMBERS),
-            b_step=DEPTH, ahead=bytes_ahead(plan),
+            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, LANES * plan.channel_unit),
+            b_step=PAIR * LANES, ahead=bytes_ahead(plan),
         )  # fmt: skip
 
     def _steps(self) -> list[Steps]:
-        """Blocks of 32 input channels, and what is left of one."""
+        """Blocks of input channels."""
         plan, b = self.plan, self.b
-        step, panel = plan.slab_strides[1], plan.width * DEPTH
-        whole = b.floor_div(self.channels, DEPTH)
-        steps = [Steps(Reduction(0, whole, step, panel), DEPTH // PAIR)]
-        if plan.last_pairs:
-            every = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
-            steps.append(Steps(Reduction(whole, every, step, panel), plan.last_pairs))
-        return steps
+        unit = plan.channel_unit
+        blocks = b.floor_div(b.add(self.channels, unit - 1), unit)
+        return [Steps(Reduction(0, blocks, plan.slab_strides[1], plan.width * unit), unit // PAIR)]
 
 
 class DotStages(MatrixStages):

@@ -112,7 +112,7 @@ class MatrixStages(DataStages):
     def pack_bytes(self) -> int:
         """Scratch to pack a panel: one of f32, and room to stage it; of bf16, room for a tile of all taps."""
         if self._pairs:
-            return round64(BYTES["f32"] * self.plan.taps * TILE_NUMBERS // PAIR)
+            return round64(BYTES["f32"] * self.plan.taps * COLUMNS * self.plan.channel_unit // PAIR)
         return 2 * self._f32_panel
 
     def _pack(
@@ -168,18 +168,19 @@ class MatrixStages(DataStages):
             taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width,
             whole=full and plan.in_channels % plan.i_block == 0,
         )  # fmt: skip
-        load, block = self.isa.load, plan.lane_tiles * TILE_NUMBERS
+        load, tile_numbers = self.isa.load, COLUMNS * plan.channel_unit
+        block = plan.lane_tiles * tile_numbers
         pieces = Pieces(plan.pieces, block, plan.exact, self.watch)
 
         def pairs(n: Index, _: object) -> None:
-            deep, row = b.split(n, (1 << 62, DEPTH // 2))
+            deep, row = b.split(n, (1 << 62, plan.channel_unit // PAIR))
             rows = b.at(at.scratch, b.mul(n, 2 * plan.width), "float")
-            there = b.at(target, b.add(b.mul(deep, plan.pieces * block), b.mul(row, DEPTH)), "i16")
+            there = b.at(target, b.add(b.mul(deep, plan.pieces * block), b.mul(row, PAIR * COLUMNS)), "i16")
             for tile in range(plan.lane_tiles):
                 even, odd = (
                     load(b, "f32", b.at(rows, e * plan.width + tile * COLUMNS, "float"), COLUMNS) for e in range(2)
                 )
-                store_pairs(b, pieces, even, odd, b.at(there, tile * TILE_NUMBERS, "i16"))
+                store_pairs(b, pieces, even, odd, b.at(there, tile * tile_numbers, "i16"))
 
         b.loop(0, plan.taps * plan.i_block // 2, pairs, name="pair")
 
@@ -198,6 +199,7 @@ class MatrixStages(DataStages):
         panel = PairedPanel(
             copy=paired_copy(self.isa, self.watch, self.room, step),
             tiles=plan.lane_tiles,
+            depth=plan.channel_unit,
             taps=taps,
             staging=at.scratch,
         )
@@ -205,8 +207,9 @@ class MatrixStages(DataStages):
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
-        if self.plan.in_channels % DEPTH:
-            last, block = b.floor_div(b.sub(channels, 1), DEPTH), self.plan.slab_strides[1]
+        unit = self.plan.channel_unit
+        if self.plan.in_channels % unit:
+            last, block = b.floor_div(b.sub(channels, 1), unit), self.plan.slab_strides[1]
             emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
 
     def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
@@ -214,43 +217,45 @@ class MatrixStages(DataStages):
         plan = self.plan
         if all(r.full for r in ranges):
             return
-        last = b.floor_div(b.sub(channels, 1), DEPTH)
+        last = b.floor_div(b.sub(channels, 1), plan.channel_unit)
         doubled = [replace(r, step=r.step // 2) for r in ranges]
 
         def piece(n: Index, _: object) -> None:
             emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
 
-        count = last if plan.in_channels % DEPTH else b.add(last, 1)
+        count = last if plan.in_channels % plan.channel_unit else b.add(last, 1)
         b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
 
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
-        """Channels 32 by 32, then the rest."""
+        """Channels block by block, then the rest."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        unit = plan.channel_unit
         if self._pairs:
             self._copy_pairs(b, tensor, packed, dims, channels)
             return
         pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
         copy = replace(copy, dst_dtype="bf16", pieces=pieces)
-        whole = b.floor_div(channels, DEPTH)
-        if plan.in_channels >= DEPTH:
-            copy.emit(b, tensor, packed, [*dims, Dim(whole, DEPTH * stride, block), Dim(DEPTH, stride, 1)])
-        if plan.in_channels % DEPTH:
-            rest = b.sub(channels, b.mul(whole, DEPTH))
-            source = b.at(tensor, b.mul(whole, DEPTH * stride), _storage(copy.src_dtype))
+        whole = b.floor_div(channels, unit)
+        if plan.in_channels >= unit:
+            copy.emit(b, tensor, packed, [*dims, Dim(whole, unit * stride, block), Dim(unit, stride, 1)])
+        if plan.in_channels % unit:
+            rest = b.sub(channels, b.mul(whole, unit))
+            source = b.at(tensor, b.mul(whole, unit * stride), _storage(copy.src_dtype))
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, Dim(rest, stride, 1)])
 
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of bf16, which are not split."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        unit = plan.channel_unit
         copy = paired_copy(self.isa, self.watch, self.room, stride)
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
-        whole = b.floor_div(channels, DEPTH)
-        if plan.in_channels >= DEPTH:
-            blocks = Dim(whole, DEPTH * stride, block // PAIR)
-            copy.emit(b, tensor, packed, [*dims, blocks, Dim(DEPTH // PAIR, PAIR * stride, 1)])
-        if plan.in_channels % DEPTH:
-            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, DEPTH)), PAIR), PAIR * stride, 1)
-            source = b.at(tensor, b.mul(whole, DEPTH * stride), "i16")
+        whole = b.floor_div(channels, unit)
+        if plan.in_channels >= unit:
+            blocks = Dim(whole, unit * stride, block // PAIR)
+            copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
+        if plan.in_channels % unit:
+            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
+            source = b.at(tensor, b.mul(whole, unit * stride), "i16")
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
 
 

@@ -10,9 +10,9 @@ from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, TURN, TURN_BACK
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
+from convgrad.plan.matrix import Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import SPLIT, VERDICT, best_window_blocks
 from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
@@ -34,12 +34,13 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
     shape = _best_tile(axes, (pairs, channels_out), machine)
-    padded = -(-max(1, channels_in) // DEPTH) * DEPTH
-    most = max(DEPTH, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
+    depth = depth_of(channels_in)
+    padded = -(-max(1, channels_in) // depth) * depth
+    most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
     plan = DotDataPlan(
         problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, block=shape.tile, tile=shape.tile,
         width=shape.width, lane_groups=1, spread=False, pixels=False,
-        i_block=-(-even_share(padded, most) // DEPTH) * DEPTH, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
+        i_block=-(-even_share(padded, most) // depth) * depth, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
@@ -73,10 +74,17 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
 
 
 def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:
-    """Cycles to pack what is given, pairs of bf16 as one, and to unpack the result."""
-    turned, turned_back = (abs(problem.strides[of][2]) > abs(problem.strides[of][-1]) for of in (given, solved))
-    each = (TURN if turned else MOVE) / two + (SPLIT if two == 1 else 0.0)
-    return prod(problem.shapes[given]) * each + prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
+    """Cycles to pack what is given, pairs of bf16 as one, and to unpack the result.
+
+    The channels of a group at a position are a vector, however few they are.
+    """
+    cost = 0.0
+    for tensor, move, turn in ((given, MOVE / two, TURN / two), (solved, MOVE, TURN_BACK)):
+        channels, strides = problem.shapes[tensor][2], problem.strides[tensor]
+        apart = problem.groups > 1 or tensor == solved
+        move *= max(1.0, LANES / max(1, channels)) if apart else 1.0
+        cost += prod(problem.shapes[tensor]) * (turn if abs(strides[2]) > abs(strides[-1]) else move)
+    return cost + (SPLIT * prod(problem.shapes[given]) if two == 1 else 0.0)
 
 
 def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotWeightsPlan]]:

@@ -18,6 +18,17 @@ from convgrad.problem.conv import Ints
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
 REGISTERS = 32
+MOST_PAIRS = 24  # in a block of channels of a slab
+
+
+def depth_of(channels: int) -> int:
+    """Channels of a block of a slab, all of which have as many: near those of matrix units, but nearly none in vain."""
+    pairs = -(-max(1, channels) // PAIR)
+    like = DEPTH // PAIR
+    counts = range(-(-pairs // MOST_PAIRS), 2 * -(-pairs // like) + 1)
+    sizes = ((-(-pairs // count), count) for count in counts)
+    size, _ = min(sizes, key=lambda size: (size[0] * size[1], abs(size[0] - like)))
+    return PAIR * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +58,14 @@ class DotDataPlan(MatrixDataPlan):
         return lines and aligned and size >= PAST_CACHES_BYTES
 
     @property
-    def last_pairs(self) -> int:
-        """Pairs of channels in the last block of 32 of the input, if it is not whole."""
-        return -(-(self.in_channels % DEPTH) // PAIR)
+    def channel_unit(self) -> int:
+        """Channels of a block of the slab."""
+        return depth_of(self.in_channels)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         assert self.unroll == 0
-        assert self.i_block % DEPTH == 0
+        assert self.i_block % self.channel_unit == 0 == self.channel_unit % PAIR
         self.validate_tile()
 
     def validate_tile(self) -> None:
