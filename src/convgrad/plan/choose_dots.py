@@ -99,7 +99,11 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         lane_groups=1, spread=False, row_channels=rows, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
         row_shares=1, x_pixel_major=False, pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    yield best_window_blocks(plan)
+    shapes = problem.shapes["x"], problem.shapes["y"]
+    joined = SPLIT * sum(map(prod, shapes)) if problem.dtype == "bf16" else 0.0  # bf16 are not split when they are packed
+    for apart in (False, True) if len(axes) > 2 else (False,):
+        cycles, blocked = best_window_blocks(replace(plan, rows_apart=apart))
+        yield cycles - joined, blocked
 
 
 def _products(problem: ConvProblem, machine: Machine) -> Products | None:

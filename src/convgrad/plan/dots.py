@@ -154,12 +154,23 @@ class DotRunPlan(DotDataPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotWeightsPlan(MatrixWeightsPlan):
-    """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y."""
+    """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y.
+
+    With `rows_apart` each row of windows is a sum of its own: nothing is multiplied between rows, nor in rows that a tap
+    does not meet x in.
+    """
+
+    rows_apart: bool = False
+
+    @property
+    def flat_axes(self) -> int:
+        """Only rows are, if each is summed for itself."""
+        return 1 if self.rows_apart else 2
 
     @property
     def depth_unit(self) -> int:
-        """Windows of a step."""
-        return WINDOWS
+        """Windows of a step: a few, or a row, in pairs."""
+        return -(-self.block[-1] // PAIR) * PAIR if self.rows_apart else WINDOWS
 
     @property
     def own_sums(self) -> bool:
@@ -177,7 +188,7 @@ class DotWeightsPlan(MatrixWeightsPlan):
     def __str__(self) -> str:
         lines = [
             f"weights plan on {self.isa}, dot products: tile {self.row_channels} x {self.width}, block {self.block} "
-            f"with rows of {self.pitch}, {self.chunks} chunks, {prod(self.grid)} tasks",
+            f"with rows of {self.pitch}{' apart' if self.rows_apart else ''}, {self.chunks} chunks, {prod(self.grid)} tasks",
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join([*lines, *watched(self.fallback)])
