@@ -13,7 +13,7 @@ from convgrad.plan.costs import MOVE, TURN, TURN_BACK
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
-from convgrad.plan.matrix_blocks import SPLIT, VERDICT, best_window_blocks
+from convgrad.plan.matrix_blocks import LOOK, SPLIT, best_window_blocks
 from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -21,6 +21,8 @@ from convgrad.problem.conv import ConvProblem, Unknown
 MOST_PLANES = 8  # strides up to which x is worth packing in planes
 MOST_CHANNELS = 8  # for which taps and channels are one run
 MOST_VECTORS = 4  # side by side in a tile
+TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
+PIECE = 6.0  # cycles to move the channels of a group at one position
 
 
 def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:
@@ -44,7 +46,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
-    cost = _moving(problem, given, solved, two) + VERDICT * plan.watch
+    cost = _moving(problem, given, solved, two) + LOOK * plan.watch
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and _all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
@@ -76,13 +78,13 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
 def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:
     """Cycles to pack what is given, pairs of bf16 as one, and to unpack the result.
 
-    The channels of a group at a position are a vector, however few they are.
+    Where the channels of a group at a position are alone in memory, it takes as long to find few of them as many.
     """
     cost = 0.0
     for tensor, move, turn in ((given, MOVE / two, TURN / two), (solved, MOVE, TURN_BACK)):
         channels, strides = problem.shapes[tensor][2], problem.strides[tensor]
-        apart = problem.groups > 1 or tensor == solved
-        move *= max(1.0, LANES / max(1, channels)) if apart else 1.0
+        apart = problem.groups > 1 or (tensor == solved and channels < LANES)
+        move = max(move, PIECE / max(1, channels)) if apart else move
         cost += prod(problem.shapes[tensor]) * (turn if abs(strides[2]) > abs(strides[-1]) else move)
     return cost + (SPLIT * prod(problem.shapes[given]) if two == 1 else 0.0)
 
@@ -99,11 +101,23 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         lane_groups=1, spread=False, row_channels=rows, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
         row_shares=1, x_pixel_major=False, pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    shapes = problem.shapes["x"], problem.shapes["y"]
-    joined = SPLIT * sum(map(prod, shapes)) if problem.dtype == "bf16" else 0.0  # bf16 are not split when they are packed
+    saved = _joined(problem) if problem.dtype == "bf16" else 0.0
     for apart in (False, True) if len(axes) > 2 else (False,):
         cycles, blocked = best_window_blocks(replace(plan, rows_apart=apart))
-        yield cycles - joined, blocked
+        yield TIE * (cycles - saved), blocked
+
+
+def _joined(problem: ConvProblem) -> float:
+    """What blocks count for numbers that are split, and moved one by one, beyond what pairs of bf16 take.
+
+    It keeps tasks from packing the same again and again for the sake of threads, which costs more than one packing.
+    """
+    saved = 0.0
+    for tensor, turned in (("x", True), ("y", False)):
+        shape, strides = problem.shapes[tensor], problem.strides[tensor]
+        last = abs(strides[2]) < abs(strides[-1])
+        saved += prod(shape) * (SPLIT + (TURN if last == turned else MOVE) / PAIR)
+    return saved
 
 
 def _products(problem: ConvProblem, machine: Machine) -> Products | None:

@@ -156,7 +156,7 @@ class DotRunPlan(DotDataPlan):
 class DotWeightsPlan(MatrixWeightsPlan):
     """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y.
 
-    With `rows_apart` each row of windows is a sum of its own: nothing is multiplied between rows, nor in rows that a tap
+    With `rows_apart` each row of windows is a sum of its own: nothing between rows is multiplied, and no row that a tap
     does not meet x in.
     """
 
@@ -186,9 +186,10 @@ class DotWeightsPlan(MatrixWeightsPlan):
         assert not self.watch or self.fallback is not None
 
     def __str__(self) -> str:
+        rows = f"rows of {self.pitch}{' apart' if self.rows_apart else ''}"
         lines = [
             f"weights plan on {self.isa}, dot products: tile {self.row_channels} x {self.width}, block {self.block} "
-            f"with rows of {self.pitch}{' apart' if self.rows_apart else ''}, {self.chunks} chunks, {prod(self.grid)} tasks",
+            f"with {rows}, {self.chunks} chunks, {prod(self.grid)} tasks",
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join([*lines, *watched(self.fallback)])

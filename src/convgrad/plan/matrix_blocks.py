@@ -27,6 +27,7 @@ TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolut
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
+LOOK = 2000.0  # to look at what was noted, without others
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
@@ -132,7 +133,7 @@ def _cost(plan: MatrixWeightsPlan, products: float) -> float:
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
-    cycles = VERDICT if plan.watch else 0.0
+    cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
     cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
 

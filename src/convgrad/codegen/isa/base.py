@@ -263,6 +263,7 @@ def _like(x: Value, kind: str) -> str:
 
 
 def float_to_bfloat(b: Builder, value: Value) -> Value:
+    """Rounded to nearest, as bits; denormals stay what they are, NaN becomes all ones."""
     bits = b.cast("bitcast", value, _like(value, "i32"))
     whole = bits.type
     odd = b.binary("and", b.binary("lshr", bits, constant(whole, 16)), constant(whole, 1))

@@ -41,7 +41,6 @@ class DotUnit:
         code = '"vdpbf16ps $1{1to16}, $2, $0", "=v,*m,v,0"'
         return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
 
-
     def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
         """One or two vectors of sums, side by side, as bf16: rounded to nearest, denormals to zero.
 
@@ -60,10 +59,10 @@ class EmulatedDotUnit(DotUnit):
 
     def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
         """Vectors of sums, none of them denormal or NaN, as bf16."""
-        halves = [float_to_bfloat(b, value) for value in sums]
-        if len(halves) == 1:
-            return halves[0]
-        return b.cast("bitcast", shuffle(b, *halves, list(range(2 * LANES))), SUMS)
+        low, *high = (float_to_bfloat(b, value) for value in sums)
+        if not high:
+            return low
+        return b.cast("bitcast", shuffle(b, low, high[0], list(range(2 * LANES))), SUMS)
 
     def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
         """The same of the pair at an address, for all lanes."""

@@ -47,7 +47,7 @@ class DotTile:
         return [tile[place] for place in places]
 
     def narrowed(self, b: Builder, sums: Sequence[Value]) -> list[tuple[int, int, Value]]:
-        """The tile as bf16: vectors with their rows, and the first lanes of these; of two vectors of sums, if there are."""
+        """The tile as bf16: the row of each vector, its first lane, and what two vectors of sums become, or one."""
         vectors, found = len(self.columns), []
         for n, row in enumerate(range(0, len(sums), vectors)):
             for v in range(0, vectors, 2):
