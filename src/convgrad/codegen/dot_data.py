@@ -63,11 +63,15 @@ class DotSweep(Sweep):
         )  # fmt: skip
 
     def _steps(self) -> list[Steps]:
-        """Blocks of input channels."""
-        plan, b = self.plan, self.b
-        unit = plan.channel_unit
-        blocks = b.floor_div(b.add(self.channels, unit - 1), unit)
-        return [Steps(Reduction(0, blocks, plan.slab_strides[1], plan.width * unit), unit // PAIR)]
+        """Blocks of input channels, and what is left of one."""
+        plan, b, unit = self.plan, self.b, self.plan.channel_unit
+        step, panel = plan.slab_strides[1], plan.width * unit
+        whole = b.floor_div(self.channels, unit)
+        steps = [Steps(Reduction(0, whole, step, panel), unit // PAIR)]
+        if plan.last_pairs:
+            every = b.floor_div(b.add(self.channels, unit - 1), unit)
+            steps.append(Steps(Reduction(whole, every, step, panel), plan.last_pairs))
+        return steps
 
 
 class DotStages(MatrixStages):

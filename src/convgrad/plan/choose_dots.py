@@ -12,7 +12,7 @@ from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, TURN, TURN_BACK
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import Products, needs_watch, products_of
+from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOOK, SPLIT, best_window_blocks
 from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
@@ -36,7 +36,8 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
     shape = _best_tile(axes, (pairs, channels_out), machine)
-    depth = depth_of(channels_in)
+    two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
+    depth = depth_of(channels_in) if two == PAIR else DEPTH
     padded = -(-max(1, channels_in) // depth) * depth
     most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
     plan = DotDataPlan(
@@ -45,7 +46,6 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         i_block=-(-even_share(padded, most) // depth) * depth, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
     cost = _moving(problem, given, solved, two) + LOOK * plan.watch
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and _all_in_a_row(plan):

@@ -59,8 +59,14 @@ class DotDataPlan(MatrixDataPlan):
 
     @property
     def channel_unit(self) -> int:
-        """Channels of a block of the slab."""
-        return depth_of(self.in_channels)
+        """Channels of a block of the slab; of numbers that are not moved two by two as many as matrix units take."""
+        moved = self.problem.dtype == "bf16" and self.in_channels % PAIR == 0
+        return depth_of(self.in_channels) if moved else DEPTH
+
+    @property
+    def last_pairs(self) -> int:
+        """Pairs of channels in the last block of the input, if it is not whole."""
+        return -(-(self.in_channels % self.channel_unit) // PAIR)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
