@@ -12,7 +12,7 @@ from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, TURN, TURN_BACK
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
+from convgrad.plan.matrix import Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOOK, SPLIT, best_window_blocks
 from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
@@ -37,7 +37,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     pairs = max(1, -(-channels_in // PAIR))
     shape = _best_tile(axes, (pairs, channels_out), machine)
     two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
-    depth = depth_of(channels_in) if two == PAIR else DEPTH
+    depth = depth_of(channels_in)
     padded = -(-max(1, channels_in) // depth) * depth
     most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
     plan = DotDataPlan(

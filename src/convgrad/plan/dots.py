@@ -59,9 +59,8 @@ class DotDataPlan(MatrixDataPlan):
 
     @property
     def channel_unit(self) -> int:
-        """Channels of a block of the slab; of numbers that are not moved two by two as many as matrix units take."""
-        moved = self.problem.dtype == "bf16" and self.in_channels % PAIR == 0
-        return depth_of(self.in_channels) if moved else DEPTH
+        """Channels of a block of the slab."""
+        return depth_of(self.in_channels)
 
     @property
     def last_pairs(self) -> int:
