@@ -1,6 +1,7 @@
 """Dot products of pairs of bf16: the instruction and its emulation, plans on it, and how numbers become pairs."""
 
 from dataclasses import replace
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -19,7 +20,8 @@ from convgrad.codegen.paired_weights import PairedPanel
 from convgrad.codegen.paired_windows import PairedRuns
 from convgrad.plan import machine
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
+from convgrad.plan.data_in_place import writes_in_place
+from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.runtime import jit
 
@@ -33,6 +35,14 @@ BF16 = ml_dtypes.bfloat16
 
 def plan_of(problem, isa=EMULATED):
     return next(plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, PLANS))
+
+
+def shaped(plan, rows, width, blocks=1):
+    """With tiles of so many outputs of the innermost axis, and channels, in place where that can be."""
+    outer = [1] * (len(plan.axes) - 1)
+    fields = {"tile": (*outer, rows), "block": (*outer, rows * blocks), "width": width, "blocks_per_task": 1}
+    plan = replace(plan, writes_in_place=False, **fields)
+    return replace(plan, writes_in_place=writes_in_place(plan))
 
 
 def in_bf16(problem, out_dtype="f32"):
@@ -85,6 +95,37 @@ def test_one_pair_meets_all_lanes(isa):
     x = np.array([9, 3, 5], BF16)
     compile_function(isa, ["ptr", "ptr", "ptr"], body)(total.ctypes.data, x[1:].ctypes.data, y.ctypes.data)
     np.testing.assert_array_equal(total, 3 * np.arange(0, 32, 2) + 5 * np.arange(1, 32, 2))
+
+
+@each
+@pytest.mark.parametrize("place", range(4))
+def test_a_pair_in_memory_meets_all_lanes(isa, place):
+    def body(b, total, x, y):
+        unit = DOT_UNITS[isa]()
+        sums = unit.multiply_add_one(b, b.at(x, place, "i16"), unit.load(b, y), b.load("<16 x float>", total, 4))
+        b.store(sums, total, 4)
+
+    total, x, y = np.ones(16, np.float32), np.array([9, 3, 5, -7, 2], BF16), np.arange(32).astype(BF16)
+    compile_function(isa, ["ptr", "ptr", "ptr"], body)(total.ctypes.data, x.ctypes.data, y.ctypes.data)
+    low, high = x[place : place + 2].astype(np.float32)
+    np.testing.assert_array_equal(total, 1 + low * np.arange(0, 32, 2) + high * np.arange(1, 32, 2))
+
+
+@each
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_sums_are_rounded_to_the_nearest_bf16(isa, vectors):
+    def body(b, numbers, sums):
+        values = [b.load("<16 x float>", b.at(sums, 16 * n, "float"), 4) for n in range(vectors)]
+        b.store(DOT_UNITS[isa]().narrow(b, values), numbers, 2)
+
+    call = compile_function(isa, ["ptr", "ptr"], body)
+    rng = np.random.default_rng(0)
+    for scale in (0, 1, 2.0**100, 2.0**-100):
+        sums = (rng.standard_normal(16 * vectors) * scale).astype(np.float32)
+        sums[:4] = 1 + 2.0**-8, 1 + 3 * 2.0**-8, np.inf, np.finfo(np.float32).max  # ties, and what is rounded up to it
+        numbers = np.zeros(16 * vectors, BF16)
+        call(numbers.ctypes.data, sums.ctypes.data)
+        np.testing.assert_array_equal(numbers.view(np.uint16), sums.astype(BF16).view(np.uint16))
 
 
 # --- whole problems, exactly
@@ -155,6 +196,92 @@ def test_results_in_bf16_are_written_in_place_where_channels_lie_together(layout
     check_plan(problem, plan, machine_for(EMULATED))
 
 
+def test_blocks_of_channels_waste_next_to_none():
+    for channels in range(1, 400):
+        depth = depth_of(channels)
+        assert depth % 2 == 0
+        assert depth <= 48
+        filled = -(-channels // depth) * depth
+        assert filled - channels <= 1 + channels / 20, channels
+    assert [depth_of(channels) for channels in (1, 3, 16, 24, 40, 64, 80, 512)] == [2, 4, 16, 24, 40, 32, 40, 32]
+
+
+@each
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("channels", [2, 9, 16, 24, 40, 52, 67, 100])
+def test_slabs_hold_as_many_channels_as_there_are(channels, layout, isa):
+    problem = in_bf16(problem_of(Y, (5, 7), (5, 7), (3, 3), channels=(channels, 20), low=1, layout=layout), "bf16")
+    plan = next(plan for plan in variants(problem, machine_for(isa)) if type(plan) is DotDataPlan)
+    assert plan.slab_size < prod(plan.slab_extent) * (channels + 4)
+    check_plan(problem, plan, machine_for(isa))
+
+
+@pytest.mark.parametrize("vectors", [1, 2, 3, 4])
+@each
+def test_tiles_of_any_width_are_rounded_in_place(vectors, isa):
+    problem = in_bf16(problem_of(Y, (4, 9), (4, 9), (3, 3), channels=(6, 70), low=1, layout="NXC", bias=True), "bf16")
+    for plan in variants(problem, machine_for(isa)):
+        if isinstance(plan, DotDataPlan):
+            plan = shaped(plan, 3, 16 * vectors)
+            assert plan.writes_in_place
+            check_plan(problem, plan, machine_for(isa))
+
+
+def of_lines(layout="NXC", channels=64):
+    """A problem whose results are whole lines, more than caches should hold."""
+    return in_bf16(problem_of(Y, (160, 160), (160, 160), (1, 1), channels=(2, channels), layout=layout), "bf16")
+
+
+def test_whole_lines_of_results_go_past_the_caches():
+    plan = shaped(plan_of(of_lines(), REAL), 4, 32, 64)
+    assert plan.past_caches
+    text = jit.assembly(lower(plan).ir, machine_for(REAL))
+    assert "vmovnt" in text
+    assert text.index("vmovnt") < text.index("sfence")
+    for other in (plan_of(of_lines("NCX")), plan_of(of_lines(channels=72))):
+        assert not shaped(other, 4, 32, 64).past_caches
+    assert not shaped(plan, 4, 16, 64).past_caches
+
+
+@each
+@pytest.mark.parametrize("low", [False, True])
+def test_lines_are_the_same_wherever_they_lie(low, isa):
+    problem = of_lines()
+    plan = shaped(plan_of(problem, isa), 4, 32, 64)
+    assert plan.past_caches
+    check_plan(problem, plan, machine_for(isa), low=low)
+
+
+ROWS = {  # of windows
+    f"{windows}, taps {taps}, stride {stride}, dilation {dilation}, {layout}": problem_of(
+        W, tuple((n - 1) * stride + dilation * (k - 1) + 1 - 2 * low for n, k in zip(windows, taps, strict=True)),
+        windows, taps, channels=(19, 21), stride=stride, dilation=dilation, low=low, layout=layout, batch=3,
+    )
+    for layout in ("NCX", "NXC")
+    for windows, taps, stride, dilation, low in (
+        ((5, 7), (3, 3), 1, 1, 1), ((4, 10), (3, 2), 1, 1, 0), ((6, 9), (3, 4), 2, 1, 1), ((7, 6), (3, 3), 1, 2, 2),
+        ((9, 1), (3, 1), 1, 1, 0), ((3, 4, 5), (2, 3, 3), 1, 1, 1),
+    )
+}  # fmt: skip
+
+
+@each
+@pytest.mark.parametrize("problem", ROWS.values(), ids=ROWS)
+def test_rows_of_windows_may_be_sums_of_their_own(problem, isa):
+    problem = in_bf16(problem, "bf16")
+    plan = replace(plan_of(problem, isa), rows_apart=True)
+    every = tuple(axis.windows for axis in plan.axes)
+    assert plan.depth == -(-plan.block[-1] // 2) * 2
+    for block in (plan.block, every, (1, *every[1:]), (1, *[2] * (len(every) - 2), every[-1]), (1,) * len(every)):
+        check_plan(problem, replace(plan, block=block), machine_for(isa))
+        check_plan(problem, replace(plan, block=block, rows_apart=False), machine_for(isa))
+
+
+def test_short_rows_are_summed_apart():
+    problem = in_bf16(problem_of(W, (7, 7), (7, 7), (3, 3), channels=(64, 64), low=1, batch=8), "bf16")
+    assert choose(problem, machine_for(REAL)).rows_apart
+
+
 @each
 @pytest.mark.parametrize("part", range(3))
 def test_random_problems_by_dot_products(part, isa):
@@ -173,7 +300,10 @@ def test_random_problems_by_dot_products(part, isa):
 def test_tasks_may_pack_their_own_weights_and_watch_them(unknown, layout):
     problem = problem_of(unknown, (6, 7), (6, 7), (3, 3), channels=(70, 66), low=1, batch=2, layout=layout, bias=True)
     problem = in_bf16(problem, "bf16")
-    plan = replace(plan_of(problem), packs_weights=True, i_block=32, blocks_per_task=1, writes_in_place=False)
+    plan = plan_of(problem)
+    assert plan.in_channels > plan.channel_unit
+    more = {"i_block": plan.channel_unit, "blocks_per_task": 1, "writes_in_place": False}
+    plan = replace(plan, packs_weights=True, **more)
     check_plan(problem, plan, machine_for(EMULATED))
     given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
     bias = np.ones(problem.shapes[unknown.value][2])
@@ -323,7 +453,17 @@ def test_f32_is_rounded_to_pairs_where_that_is_allowed(unknown, mode):
 def test_kernels_for_processors_that_have_it_use_the_instruction(problem):
     text = jit.assembly(lower(plan_of(problem, REAL)).ir, machine_for(REAL))
     assert "vdpbf16ps" in text
-    assert "vcvtneps2bf16" not in text, "it takes denormals for zero"
+    assert "vcvtne" not in text, "it takes denormals for zero"
+
+
+def test_only_sums_that_are_watched_are_rounded_by_the_processor():
+    problem = in_bf16(problem_of(Y, (6, 18), (6, 18), (3, 3), channels=(34, 40), low=1, layout="NXC"), "bf16")
+    plan = shaped(plan_of(problem, REAL), 6, 32)
+    assert plan.writes_in_place
+    assert plan.watch
+    main, fallback = lower(plan), lower(plan.fallback)
+    assert "vcvtne2ps2bf16" in jit.assembly(main.ir, machine_for(REAL))
+    assert "vcvtne" not in jit.assembly(fallback.ir, machine_for(REAL))
 
 
 def test_dense_layers_are_planned_on_it():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS
-from convgrad.codegen.isa.matrix import TILE_NUMBERS
 from convgrad.codegen.matrix_data import MatrixStages, lower_with_fallback
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
@@ -14,8 +16,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep, bytes_ahead
 from convgrad.codegen.tap_sums import Spot
-from convgrad.plan.dots import PAIR, DotDataPlan
-from convgrad.plan.matrix import DEPTH
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan
 
 
 def lower_dot_data(plan: DotDataPlan) -> KernelModule:
@@ -26,29 +27,49 @@ def lower_dot_data(plan: DotDataPlan) -> KernelModule:
 class DotSweep(Sweep):
     """The loops of a Sweep around tiles of dot products."""
 
+    plan: DotDataPlan
+
     def _emit_tile(self, spot: Spot) -> None:
         b, dots = self.b, self._dots()
         _, out = self._dtypes()
         target = b.at(self.results, spot.result, STORAGE[out])
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
-        self.tile.store(b, target, dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps()))
+        sums = dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps())
+        self._store(dots, out, target, sums)
+
+    def _store(self, dots: DotTile, dtype: str, target: Value, sums: list[Value]) -> None:
+        """The sums of a tile, past the caches where they are whole lines."""
+        b, tile = self.b, self.tile
+        if dtype == "bf16" and self.plan.watch:  # no sum is denormal, or the fallback writes all again
+            numbers = dots.narrowed(b, sums)  # here, since LLVM would make one of two stores of what each narrows
+
+            def put(store: Callable[..., None], *more: int) -> None:
+                for row, lane, value in numbers:
+                    store(value, b.at(target, tile.c_rows[row] + lane, "i16"), *more)
+
+            store, stream = partial(put, b.store, PAIR), partial(put, partial(self.isa.stream, b))
+        else:
+            store, stream = partial(tile.store, b, target, sums), partial(tile.stream, b, target, sums)
+        if tile.past_caches:
+            b.either(self.isa.is_aligned(b, target), stream, store)
+        else:
+            store()
 
     def _dots(self) -> DotTile:
         plan = self.plan
         return DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, TILE_NUMBERS),
-            b_step=DEPTH, ahead=bytes_ahead(plan),
+            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, LANES * plan.channel_unit),
+            b_step=PAIR * LANES, ahead=bytes_ahead(plan),
         )  # fmt: skip
 
     def _steps(self) -> list[Steps]:
-        """Blocks of 32 input channels, and what is left of one."""
-        plan, b = self.plan, self.b
-        assert isinstance(plan, DotDataPlan)
-        step, panel = plan.slab_strides[1], plan.width * DEPTH
-        whole = b.floor_div(self.channels, DEPTH)
-        steps = [Steps(Reduction(0, whole, step, panel), DEPTH // PAIR)]
+        """Blocks of input channels, and what is left of one."""
+        plan, b, unit = self.plan, self.b, self.plan.channel_unit
+        step, panel = plan.slab_strides[1], plan.width * unit
+        whole = b.floor_div(self.channels, unit)
+        steps = [Steps(Reduction(0, whole, step, panel), unit // PAIR)]
         if plan.last_pairs:
-            every = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
+            every = b.floor_div(b.add(self.channels, unit - 1), unit)
             steps.append(Steps(Reduction(whole, every, step, panel), plan.last_pairs))
         return steps
 

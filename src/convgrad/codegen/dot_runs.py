@@ -43,7 +43,7 @@ class DotRunSweep(DotSweep):
 
     def _dots(self) -> DotTile:
         columns = range(0, PAIR * self.plan.width, PAIR * LANES)
-        return replace(super()._dots(), columns=columns, b_step=PAIR * self.plan.width)
+        return replace(super()._dots(), columns=columns, b_step=PAIR * self.plan.width, in_place=True)
 
     def _steps(self) -> list[Steps]:
         """One."""

@@ -10,7 +10,7 @@ from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
-from convgrad.plan.dots import LANES, PAIR, WINDOWS, DotWeightsPlan
+from convgrad.plan.dots import LANES, PAIR, DotWeightsPlan
 
 
 def lower_dot_weights(plan: DotWeightsPlan) -> KernelModule:
@@ -37,7 +37,7 @@ class DotSums(MatrixSums):
             columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width,
         )  # fmt: skip
         *outer, windows = reductions
-        steps = [Steps(windows, WINDOWS // PAIR)]
+        steps = [Steps(windows, plan.depth_unit // PAIR)]
         if self.own is None:
             place = self._place(b, *at)
             self.tile.store(b, place, dots.sum(b, a, x, self.tile.load(b, place), outer, steps))

@@ -114,7 +114,7 @@ class MatrixStages(DataStages):
     def pack_bytes(self) -> int:
         """Scratch to pack a panel: one of f32, and room to stage it, or none; of bf16, room for a tile of all taps."""
         if self._pairs:
-            return round64(BYTES["f32"] * self.plan.taps * TILE_NUMBERS // PAIR)
+            return round64(BYTES["f32"] * self.plan.taps * COLUMNS * self.plan.channel_unit // PAIR)
         return 2 * self._f32_panel if self._staged else 0
 
     @property
@@ -204,6 +204,7 @@ class MatrixStages(DataStages):
         panel = PairedPanel(
             copy=paired_copy(self.isa, self.watch, self.room, step),
             tiles=plan.lane_tiles,
+            depth=plan.channel_unit,
             taps=taps,
             staging=at.scratch,
         )
@@ -211,8 +212,9 @@ class MatrixStages(DataStages):
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
-        if self.plan.in_channels % DEPTH:
-            last, block = b.floor_div(b.sub(channels, 1), DEPTH), self.plan.slab_strides[1]
+        unit = self.plan.channel_unit
+        if self.plan.in_channels % unit:
+            last, block = b.floor_div(b.sub(channels, 1), unit), self.plan.slab_strides[1]
             emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
 
     def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
@@ -220,13 +222,13 @@ class MatrixStages(DataStages):
         plan = self.plan
         if all(r.full for r in ranges):
             return
-        last = b.floor_div(b.sub(channels, 1), DEPTH)
+        last = b.floor_div(b.sub(channels, 1), plan.channel_unit)
         doubled = [replace(r, step=r.step // 2) for r in ranges]
 
         def piece(n: Index, _: object) -> None:
             emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
 
-        count = last if plan.in_channels % DEPTH else b.add(last, 1)
+        count = last if plan.in_channels % plan.channel_unit else b.add(last, 1)
         b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
 
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
@@ -261,15 +263,16 @@ class MatrixStages(DataStages):
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of bf16, which are not split."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        unit = plan.channel_unit
         copy = paired_copy(self.isa, self.watch, self.room, stride)
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
-        whole = b.floor_div(channels, DEPTH)
-        if plan.in_channels >= DEPTH:
-            blocks = Dim(whole, DEPTH * stride, block // PAIR)
-            copy.emit(b, tensor, packed, [*dims, blocks, Dim(DEPTH // PAIR, PAIR * stride, 1)])
-        if plan.in_channels % DEPTH:
-            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, DEPTH)), PAIR), PAIR * stride, 1)
-            source = b.at(tensor, b.mul(whole, DEPTH * stride), "i16")
+        whole = b.floor_div(channels, unit)
+        if plan.in_channels >= unit:
+            blocks = Dim(whole, unit * stride, block // PAIR)
+            copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
+        if plan.in_channels % unit:
+            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
+            source = b.at(tensor, b.mul(whole, unit * stride), "i16")
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
 
 

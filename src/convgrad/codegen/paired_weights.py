@@ -9,17 +9,17 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.paired_copies import PAIR, PairedCopy
 from convgrad.codegen.squares import Dim
-from convgrad.plan.matrix import COLUMNS, DEPTH
+from convgrad.plan.matrix import COLUMNS
 
 ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
-TILE_WORDS = DEPTH // PAIR * ROW_WORDS
 HIGH = -65536  # the bits of the second number of a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedPanel:
-    """target[taps, block of 32 channels, tile of 16 lanes, pair, lane] = pairs of the channels of `source`.
+    """target[taps, block of channels, tile of 16 lanes, pair, lane] = pairs of the channels of `source`.
 
+    depth     channels of a block
     lanes     (extent, source step), `tiles` of them side by side in the panel
     channels  (how many there are, source step)
     taps      as in the source, in words of the target
@@ -28,6 +28,7 @@ class PairedPanel:
 
     copy: PairedCopy
     tiles: int
+    depth: int
     taps: Sequence[Dim]
     staging: Value
 
@@ -36,13 +37,13 @@ class PairedPanel:
     ) -> None:
         """All of it, but for what lies beyond the lanes and channels that there are."""
         (many, lane_step), (count, step) = lanes, channels
-        whole = b.floor_div(count, DEPTH)
-        rest = b.floor_div(b.sub(count, b.mul(whole, DEPTH)), PAIR)
+        whole = b.floor_div(count, self.depth)
+        rest = b.floor_div(b.sub(count, b.mul(whole, self.depth)), PAIR)
 
         def block(n: Index, pairs: Index) -> None:
             def tile(t: Index, _: object) -> None:
-                of = b.at(source, b.add(b.mul(n, DEPTH * step), b.mul(t, COLUMNS * lane_step)), "i16")
-                to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, TILE_WORDS)), "i32")
+                of = b.at(source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)), "i16")
+                to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, self._tile_words)), "i32")
                 whole = many == self.tiles * COLUMNS
                 some = COLUMNS if whole else b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
                 if self._runs(lane_step, step):
@@ -52,15 +53,19 @@ class PairedPanel:
 
             b.loop(0, self.tiles, tile, name="tile")
 
-        b.loop(0, whole, lambda n, _: block(n, DEPTH // PAIR), name="block")
+        b.loop(0, whole, lambda n, _: block(n, self.depth // PAIR), name="block")
         if rest != 0:
             with b.when(b.compare("sgt", rest, 0)):
                 block(whole, rest)
 
     @property
     def block(self) -> int:
-        """Words of 32 channels in all tiles."""
-        return self.tiles * TILE_WORDS
+        """Words of the channels of a block in all tiles."""
+        return self.tiles * self._tile_words
+
+    @property
+    def _tile_words(self) -> int:
+        return self.depth // PAIR * ROW_WORDS
 
     @property
     def _every(self) -> int:

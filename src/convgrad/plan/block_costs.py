@@ -154,7 +154,7 @@ def in_planes(plan: DataPlan, *, given: bool = True) -> bool:
 def _saved(plan: DataPlan) -> float:
     """Of the cycles of the arithmetic, where the weights that tiles share, of one phase, stay in L1."""
     shared = plan.packed_bytes * plan.panel / prod(len(axis.phases) for axis in plan.axes)
-    if plan.pixels or plan.spread or shared > SHARED_BYTES:
+    if plan.pixels or plan.spread or plan.hides_weights or shared > SHARED_BYTES:
         return 0.0
     rows, vectors = prod(plan.tile), plan.width // plan.lanes
     near, far = step_cycles(rows, vectors, near=True), step_inside(rows, vectors)

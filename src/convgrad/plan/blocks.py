@@ -15,6 +15,7 @@ from typing import TypeVar
 from convgrad.plan.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_slab import FEW_ROWS
+from convgrad.plan.dots import DotDataPlan
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -84,10 +85,8 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
     counts = [axis.count for axis in plan.axes]
     whole = [-(-count // tile) * tile for count, tile in zip(counts, plan.tile, strict=True)]
     inner = min(2, len(counts))
-    sizes = [
-        _sizes(plan.tile[n], whole[n], pixels=plan.pixels, few=plan.pixels and plan.width <= FEW_ROWS)
-        for n in range(len(counts))
-    ]
+    few, long = plan.pixels and plan.width <= FEW_ROWS, 32 if isinstance(plan, DotDataPlan) else 64
+    sizes = [_sizes(plan.tile[n], whole[n], pixels=plan.pixels, few=few, long=long) for n in range(len(counts))]
     if plan.reads_in_place:  # borders are outputs of their own, and the last tile of a block repeats some
         sizes[-1] = [size for size in sizes[-1] if size >= FEW_TILES * plan.tile[-1] or size == whole[-1]]
     for chosen in product(*sizes[-inner:]):
@@ -97,10 +96,10 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
             yield (*plan.tile[:n], size, *whole[n + 1 :])
 
 
-def _sizes(tile: int, whole: int, *, pixels: bool, few: bool) -> list[int]:
+def _sizes(tile: int, whole: int, *, pixels: bool, few: bool, long: int) -> list[int]:
     sizes = [tile]
     fine = 16 if few else 8  # what few rows read again and again is to fit L1
     while sizes[-1] < whole:
-        by = 2 if sizes[-1] * fine >= whole or (not pixels and sizes[-1] >= 64) else 4
+        by = 2 if sizes[-1] * fine >= whole or (not pixels and sizes[-1] >= long) else 4
         sizes.append(min(whole, sizes[-1] * by))
     return sizes

@@ -6,21 +6,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from convgrad.plan.axes import gather_axes
+from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import DEPTH, Products, needs_watch, products_of
-from convgrad.plan.matrix_blocks import VERDICT, best_window_blocks
-from convgrad.plan.tiles import best_tile, cuts, most_rows, step_cycles
+from convgrad.plan.matrix import Products, needs_watch, products_of
+from convgrad.plan.matrix_blocks import LOOK, best_window_blocks
+from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PLANES = 8  # strides up to which x is worth packing in planes
 MOST_CHANNELS = 8  # for which taps and channels are one run
 MOST_VECTORS = 4  # side by side in a tile
+TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
+PIECE = 6.0  # cycles to move the channels of a group at one position
 
 
 def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:
@@ -33,20 +35,27 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
-    shapes = (best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=first) for first in (1, 0))
-    shape = min(shapes, key=lambda shape: shape.cycles)
-    padded = -(-max(1, channels_in) // DEPTH) * DEPTH
-    most = max(DEPTH, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
+    shape = _best_tile(axes, (pairs, channels_out), machine)
+    two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
+    depth = depth_of(channels_in)
+    padded = -(-max(1, channels_in) // depth) * depth
+    most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
     plan = DotDataPlan(
         problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, block=shape.tile, tile=shape.tile,
         width=shape.width, lane_groups=1, spread=False, pixels=False,
-        i_block=-(-even_share(padded, most) // DEPTH) * DEPTH, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
+        i_block=-(-even_share(padded, most) // depth) * depth, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    cost = _moving(problem, given, solved) + VERDICT * plan.watch
+    cost = _moving(problem, given, solved, two) + LOOK * plan.watch
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and _all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
+
+
+def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine) -> TileShape:
+    """Of neighbours in an image, or across images."""
+    shapes = (best_tile(axes, channels, LANES, machine.registers, first=first, dots=True) for first in (1, 0))
+    return min(shapes, key=lambda shape: shape.cycles)
 
 
 def _all_in_a_row(plan: DotDataPlan) -> bool:
@@ -58,10 +67,7 @@ def _all_in_a_row(plan: DotDataPlan) -> bool:
 def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float, DotRunPlan]:
     """With the taps of the innermost axis, and the few channels of each, as one run."""
     pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
-    shape = min(
-        (best_tile(base.axes, (pairs, base.out_channels), LANES, machine.registers, first=first) for first in (1, 0)),
-        key=lambda shape: shape.cycles,
-    )
+    shape = _best_tile(base.axes, (pairs, base.out_channels), machine)
     fields = {name: getattr(base, name) for name, field in DotDataPlan.__dataclass_fields__.items() if field.init}
     fields |= {"block": shape.tile, "tile": shape.tile, "width": shape.width, "i_block": base.in_channels, "unroll": 1}
     plan = DotRunPlan(**fields)
@@ -69,11 +75,18 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
     return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
 
 
-def _moving(problem: ConvProblem, given: str, solved: str) -> float:
-    """Cycles to pack what is given, and to unpack the result."""
-    turned, turned_back = (abs(problem.strides[of][2]) > abs(problem.strides[of][-1]) for of in (given, solved))
-    cost = prod(problem.shapes[given]) * ((TURN if turned else MOVE) + SPLIT)
-    return cost + prod(problem.shapes[solved]) * (TURN_BACK if turned_back else MOVE)
+def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:
+    """Cycles to pack what is given, pairs of bf16 as one, and to unpack the result.
+
+    Where the channels of a group at a position are alone in memory, it takes as long to find few of them as many.
+    """
+    cost = 0.0
+    for tensor, move, turn in ((given, MOVE / two, TURN / two), (solved, MOVE, TURN_BACK)):
+        channels, strides = problem.shapes[tensor][2], problem.strides[tensor]
+        apart = problem.groups > 1 or (tensor == solved and channels < LANES)
+        move = max(move, PIECE / max(1, channels)) if apart else move
+        cost += prod(problem.shapes[tensor]) * (turn if abs(strides[2]) > abs(strides[-1]) else move)
+    return cost + (SPLIT * prod(problem.shapes[given]) if two == 1 else 0.0)
 
 
 def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotWeightsPlan]]:
@@ -88,7 +101,23 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         lane_groups=1, spread=False, row_channels=rows, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
         row_shares=1, x_pixel_major=False, pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
-    yield best_window_blocks(plan)
+    saved = _joined(problem) if problem.dtype == "bf16" else 0.0
+    for apart in (False, True) if len(axes) > 2 else (False,):
+        cycles, blocked = best_window_blocks(replace(plan, rows_apart=apart))
+        yield TIE * (cycles - saved), blocked
+
+
+def _joined(problem: ConvProblem) -> float:
+    """What blocks count for numbers that are split, and moved one by one, beyond what pairs of bf16 take.
+
+    It keeps tasks from packing the same again and again for the sake of threads, which costs more than one packing.
+    """
+    saved = 0.0
+    for tensor, turned in (("x", True), ("y", False)):
+        shape, strides = problem.shapes[tensor], problem.strides[tensor]
+        last = abs(strides[2]) < abs(strides[-1])
+        saved += prod(shape) * (SPLIT + (TURN if last == turned else MOVE) / PAIR)
+    return saved
 
 
 def _products(problem: ConvProblem, machine: Machine) -> Products | None:
@@ -108,5 +137,5 @@ def _tile(rows: int, lanes: int, registers: int) -> tuple[int, int]:
     ]
     return min(
         shapes,
-        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * step_cycles(shape[1], shape[0]),
+        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * dot_cycles(shape[1], shape[0]),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
+from convgrad.plan.data import PAST_CACHES_BYTES
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.strides import row_major
@@ -16,6 +18,17 @@ from convgrad.problem.conv import Ints
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
 REGISTERS = 32
+MOST_PAIRS = 24  # in a block of channels of a slab
+
+
+def depth_of(channels: int) -> int:
+    """Channels of a block of a slab, all of which have as many: near those of matrix units, but nearly none in vain."""
+    pairs = -(-max(1, channels) // PAIR)
+    like = DEPTH // PAIR
+    counts = range(-(-pairs // MOST_PAIRS), 2 * -(-pairs // like) + 1)
+    sizes = ((-(-pairs // count), count) for count in counts)
+    size, _ = min(sizes, key=lambda size: (size[0] * size[1], abs(size[0] - like)))
+    return PAIR * size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,14 +36,36 @@ class DotDataPlan(MatrixDataPlan):
     """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
 
     @property
+    def hides_weights(self) -> bool:
+        """Yes: see `tiles.dot_cycles`."""
+        return True
+
+    @property
+    def past_caches(self) -> bool:
+        """Likewise lines of bf16, of two vectors of sums, where tiles write them."""
+        p = self.problem
+        if p.out_dtype != "bf16":
+            return super(DotDataPlan, self).past_caches
+        batch, _, _, *spatial = p.strides["y" if self.solves_y else "x"]
+        lines = self.watch and self.writes_in_place and self.width % (2 * LANES) == 0
+        aligned = all(step % (2 * LANES) == 0 for step in (batch, *spatial))
+        size = SIZES[p.out_dtype] * prod(p.shapes["y" if self.solves_y else "x"])
+        return lines and aligned and size >= PAST_CACHES_BYTES
+
+    @property
+    def channel_unit(self) -> int:
+        """Channels of a block of the slab."""
+        return depth_of(self.in_channels)
+
+    @property
     def last_pairs(self) -> int:
-        """Pairs of channels in the last block of 32 of the input, if it is not whole."""
-        return -(-(self.in_channels % DEPTH) // PAIR)
+        """Pairs of channels in the last block of the input, if it is not whole."""
+        return -(-(self.in_channels % self.channel_unit) // PAIR)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         assert self.unroll == 0
-        assert self.i_block % DEPTH == 0
+        assert self.i_block % self.channel_unit == 0 == self.channel_unit % PAIR
         self.validate_tile()
 
     def validate_tile(self) -> None:
@@ -119,12 +154,23 @@ class DotRunPlan(DotDataPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotWeightsPlan(MatrixWeightsPlan):
-    """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y."""
+    """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y.
+
+    With `rows_apart` each row of windows is a sum of its own: nothing between rows is multiplied, and no row that a tap
+    does not meet x in.
+    """
+
+    rows_apart: bool = False
+
+    @property
+    def flat_axes(self) -> int:
+        """Only rows are, if each is summed for itself."""
+        return 1 if self.rows_apart else 2
 
     @property
     def depth_unit(self) -> int:
-        """Windows of a step."""
-        return WINDOWS
+        """Windows of a step: a few, or a row, in pairs."""
+        return -(-self.block[-1] // PAIR) * PAIR if self.rows_apart else WINDOWS
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
@@ -135,9 +181,10 @@ class DotWeightsPlan(MatrixWeightsPlan):
         assert not self.watch or self.fallback is not None
 
     def __str__(self) -> str:
+        rows = f"rows of {self.pitch}{' apart' if self.rows_apart else ''}"
         lines = [
             f"weights plan on {self.isa}, dot products: tile {self.row_channels} x {self.width}, block {self.block} "
-            f"with rows of {self.pitch}, {self.chunks} chunks, {prod(self.grid)} tasks",
+            f"with {rows}, {self.chunks} chunks, {prod(self.grid)} tasks",
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join([*lines, *watched(self.fallback)])

@@ -20,9 +20,14 @@ class FlatWeightsPlan(WeightsPlan):
     """
 
     @property
+    def flat_axes(self) -> int:
+        """How many axes are flat, if there are so many."""
+        return 2
+
+    @property
     def flat(self) -> tuple[WindowAxis, ...]:
         """The axes that windows are numbered through."""
-        return self.axes[max(1, len(self.axes) - 2) :]
+        return self.axes[max(1, len(self.axes) - self.flat_axes) :]
 
     @property
     def outer(self) -> tuple[WindowAxis, ...]:

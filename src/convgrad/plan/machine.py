@@ -3,6 +3,7 @@
 Instruction sets are levels, and a level is exactly the features in its row of `LEVELS`: whatever else a CPU can do is
 left out, so that equal levels mean equal code and equal bits on all machines. The emitters round to bf16 by integer
 arithmetic, at every level: where there is +avx512bf16 LLVM would take an instruction that turns denormals into zero.
+That is for sums of dot products alone, none of which is denormal (`DotUnit.narrow`).
 """
 
 from __future__ import annotations

@@ -148,8 +148,8 @@ class MatrixDataPlan(DataPlan):
 
     @property
     def deep_blocks(self) -> int:
-        """Blocks of 32 input channels in a slab."""
-        return -(-self.i_block // DEPTH)
+        """Blocks of `channel_unit` input channels in a slab."""
+        return -(-self.i_block // self.channel_unit)
 
     @property
     def lane_tiles(self) -> int:
@@ -159,17 +159,17 @@ class MatrixDataPlan(DataPlan):
     @property
     def panel(self) -> int:
         """Packed weights of one block of lanes and one block of input channels, all pieces."""
-        return self.taps * self.deep_blocks * DEPTH * self.width * self.pieces
+        return self.taps * self.deep_blocks * self.channel_unit * self.width * self.pieces
 
     @property
     def piece_step(self) -> int:
         """From one piece of the slab to the next."""
-        return prod(self.slab_extent) * DEPTH
+        return prod(self.slab_extent) * self.channel_unit
 
     @property
     def slab_strides(self) -> tuple[Ints, int]:
-        """Per axis, and of a block of 32 input channels."""
-        return row_major(self.slab_extent, DEPTH), self.pieces * self.piece_step
+        """Per axis, and of a block of input channels."""
+        return row_major(self.slab_extent, self.channel_unit), self.pieces * self.piece_step
 
     @property
     def slab_size(self) -> int:

@@ -16,7 +16,8 @@ from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.dots import PAIR, DotWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.tiles import step_cycles
+from convgrad.plan.tiles import dot_cycles
+from convgrad.plan.window_axes import WindowAxis
 from convgrad.plan.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.problem.conv import Ints
 
@@ -26,8 +27,10 @@ TILE_ROW = 1.8  # cycles for a row of A in a product of tiles, as whole convolut
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
+LOOK = 2000.0  # to look at what was noted, without others
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
+ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
 ZERO_BYTES = 32.0  # per cycle
 SLAB_BYTES = 768 * 1024  # of x and y together
 SUM_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
@@ -99,11 +102,18 @@ def _products(plan: MatrixWeightsPlan) -> float:
 
 
 def _dot_products(plan: DotWeightsPlan) -> float:
-    """The same of register tiles."""
-    steps = prod(plan.outer_block) * plan.depth / PAIR * step_cycles(plan.row_channels, plan.vectors, near=True)
+    """The same of register tiles, of which each tap has those of the windows that it meets x in."""
+    rows = prod(plan.outer_block) * prod(_met(axis) for axis in plan.outer)
+    steps = rows * (ROW + plan.depth / PAIR * dot_cycles(plan.row_channels, plan.vectors, near=True))
     sums = TILE_OVERHEAD + SUM_VECTOR * plan.row_channels * plan.vectors
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
     return prod(plan.block_grid) * tiles * (steps + sums)
+
+
+def _met(axis: WindowAxis) -> float:
+    """The share of the windows of an axis that a tap meets x in, on average."""
+    met = (axis.met(r) for r in range(axis.taps))
+    return sum(last - first for first, last in met) / max(1, axis.taps * axis.windows)
 
 
 def _cost(plan: MatrixWeightsPlan, products: float) -> float:
@@ -122,7 +132,7 @@ def _cost(plan: MatrixWeightsPlan, products: float) -> float:
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
-    cycles = VERDICT if plan.watch else 0.0
+    cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
     cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
 

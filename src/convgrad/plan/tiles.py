@@ -55,6 +55,13 @@ def step_inside(rows: int, vectors: int, *, crowded: bool = False) -> float:
     return INSIDE * (step - FAR * vectors) if vectors in HIDING else step
 
 
+def dot_cycles(rows: int, vectors: int, *, near: bool = False) -> float:
+    """The same of a tile of dot products, a pair at a time: what they load takes no more ports than they have."""
+    loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
+    loaded = (rows + loads * vectors) / LOADS_PER_CYCLE
+    return max(rows * vectors / FMA_PER_CYCLE, loaded, LATENCY) + late * vectors
+
+
 def most_rows(registers: int, vectors: int, taps: int = 1, *, crowded: bool = False) -> int:
     """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A.
 
@@ -86,11 +93,12 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
-    inside: bool = False, crowded: bool = False,
+    inside: bool = False, crowded: bool = False, dots: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
-    `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`.
+    `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`. `dots`, it
+    multiplies pairs of channels given.
     """
     given, solved = channels
     best: TileShape | None = None
@@ -105,7 +113,7 @@ def best_tile(
         room = most_rows(registers, vectors)
         for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors, crowded=crowded)):
             rows = prod(tile)
-            step = step_inside(rows, vectors, crowded=rows > room)
+            step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)

@@ -149,7 +149,7 @@ class Isa:
 
     def _narrow(self, b: Builder, dtype: str, value: Value) -> Value:
         if dtype == "bf16":
-            return _float_to_bfloat(b, value)
+            return float_to_bfloat(b, value)
         if dtype == "f16":
             if self.half:
                 return b.cast("bitcast", b.cast("fptrunc", value, _like(value, "half")), _like(value, "i16"))
@@ -262,7 +262,8 @@ def _like(x: Value, kind: str) -> str:
     return vector_of(lanes_of(x), kind) if x.type.startswith("<") else kind
 
 
-def _float_to_bfloat(b: Builder, value: Value) -> Value:
+def float_to_bfloat(b: Builder, value: Value) -> Value:
+    """Rounded to nearest, as bits; denormals stay what they are, NaN becomes all ones."""
     bits = b.cast("bitcast", value, _like(value, "i32"))
     whole = bits.type
     odd = b.binary("and", b.binary("lshr", bits, constant(whole, 16)), constant(whole, 1))

@@ -7,8 +7,11 @@ Software Developer's Manual, VDPBF16PS).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant
+from convgrad.codegen.isa.base import float_to_bfloat, shuffle
 
 LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one
 SUMS, NUMBERS = f"<{LANES} x float>", f"<{LANES * PAIR} x bfloat>"
@@ -32,9 +35,38 @@ class DotUnit:
         numbers = (b.cast("bitcast", pairs, NUMBERS) for pairs in (x, y))
         return b.call(SUMS, "llvm.x86.avx512bf16.dpbf16ps.512", total, *numbers)
 
+    def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
+        """The same of the pair at an address, for all lanes, in one instruction: LLVM would broadcast in another."""
+        operands = f"ptr elementtype(i32) {address.text}, {y}, {total}"
+        code = '"vdpbf16ps $1{1to16}, $2, $0", "=v,*m,v,0"'
+        return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
+
+    def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
+        """One or two vectors of sums, side by side, as bf16: rounded to nearest, denormals to zero.
+
+        Two are assembly, since LLVM stores what it takes for bf16 into the caches whatever it is told.
+        """
+        if len(sums) == 1:
+            (one,) = sums
+            return b.call(f"<{LANES} x bfloat>", "llvm.x86.avx512bf16.cvtneps2bf16.512", one)
+        low, high = sums
+        code = '"vcvtne2ps2bf16 $1, $2, $0", "=v,v,v"'
+        return b.emit(SUMS, f"call {SUMS} asm {code}({low}, {high}) memory(none)")
+
 
 class EmulatedDotUnit(DotUnit):
     """The same by f32 arithmetic, to the last bit: for tests on machines without the instruction."""
+
+    def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
+        """Vectors of sums, none of them denormal or NaN, as bf16."""
+        low, *high = (float_to_bfloat(b, value) for value in sums)
+        if not high:
+            return low
+        return b.cast("bitcast", shuffle(b, low, high[0], list(range(2 * LANES))), SUMS)
+
+    def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
+        """The same of the pair at an address, for all lanes."""
+        return self.multiply_add(b, self.splat(b, address), y, total)
 
     def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
         """total + the two products of every lane."""

@@ -35,6 +35,7 @@ class DotTile:
     rows: Sequence[int]
     columns: Sequence[int]
     b_step: int
+    in_place: bool = False  # pairs of A are read by every product: LLVM would keep those that several rows share
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read
 
     def sum(
@@ -44,6 +45,15 @@ class DotTile:
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
         tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner)
         return [tile[place] for place in places]
+
+    def narrowed(self, b: Builder, sums: Sequence[Value]) -> list[tuple[int, int, Value]]:
+        """The tile as bf16: the row of each vector, its first lane, and what two vectors of sums become, or one."""
+        vectors, found = len(self.columns), []
+        for n, row in enumerate(range(0, len(sums), vectors)):
+            for v in range(0, vectors, 2):
+                both = sums[row + v : row + min(v + 2, vectors)]
+                found.append((n, v * LANES, self.unit.narrow(b, both)))
+        return found
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: dict[Place, Value], outer: Sequence[Reduction],
@@ -89,7 +99,12 @@ class DotTile:
         of_b = [self.unit.load(b, line) for line in lines]
         tile = dict(tile)
         for r, row in enumerate(self.rows):
-            of_a = self.unit.splat(b, b.at(a, row, "i16"))
+            place = b.at(a, row, "i16")
+            if self.in_place or len(of_b) == 1:
+                for v, vector in enumerate(of_b):
+                    tile[r, v] = self.unit.multiply_add_one(b, place, vector, tile[r, v])
+                continue
+            of_a = self.unit.splat(b, place)
             for v, vector in enumerate(of_b):
                 tile[r, v] = self.unit.multiply_add(b, of_a, vector, tile[r, v])
         return tile
