@@ -274,7 +274,7 @@ MUTANTS = {
         "sums begin with zero", wrap(sweep.Sweep, "_start", lambda _, self, tile: tile.zeros()), like=lambda c: c.bias
     ),
     "missing rounding": Mutant(
-        "bf16 results are cut off", lambda: setattr(isa, "_float_to_bfloat", _truncated),
+        "bf16 results are cut off", wrap(isa, "float_to_bfloat", lambda _, *args: _truncated(*args)),
         like=lambda c: c.dtype == "bf16",
     ),
     "rounded twice": Mutant(
