@@ -7,7 +7,7 @@ arithmetic. Small blocks of windows keep all channels in the cache instead, but 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
@@ -40,6 +40,28 @@ LEAST_TASKS = 16
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
+@dataclass(frozen=True, slots=True)
+class _OfBlock:
+    """What shares and chunks do not change."""
+
+    products: float  # cycles
+    of_x: int  # numbers of a channel that all blocks pack
+    of_y: int
+    row_bytes: int  # of the slab, per channel of x
+    lane_bytes: int  # per block of lanes
+
+
+def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
+    blocks, size = prod(plan.block_grid), plan.packed_bytes * plan.pieces
+    return _OfBlock(
+        products=_products(plan),
+        of_x=blocks * plan.x_outer_strides[0] * plan.outer_extent[0],  # with what blocks have in common, and zeros
+        of_y=blocks * prod(plan.block),
+        row_bytes=size * plan.row_slab[1],
+        lane_bytes=size * plan.lane_slab_block,
+    )
+
+
 def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     """Predicted cycles, and the plan with the cheapest blocks of windows, chunks and shares."""
     tiles = -(-plan.row_count // plan.row_channels), plan.lane_blocks
@@ -47,10 +69,10 @@ def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     best: tuple[float, Plan] | None = None
     for block in _blocks(plan):
         blocked = replace(plan, block=block)
-        products = _products(blocked)
+        found = _of_block(blocked)
         for rows, lanes in shares:
             for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
-                cycles = _cost(candidate, products)
+                cycles = _cost(candidate, found)
                 if best is None or cycles < best[0]:
                     best = cycles, candidate
     assert best is not None
@@ -116,24 +138,22 @@ def _met(axis: WindowAxis) -> float:
     return sum(last - first for first, last in met) / max(1, axis.taps * axis.windows)
 
 
-def _cost(plan: MatrixWeightsPlan, products: float) -> float:
+def _cost(plan: MatrixWeightsPlan, block: _OfBlock) -> float:
     """All cycles; more where slabs outgrow the cache or tasks are too few."""
     p, blocks = plan.problem, prod(plan.block_grid)
-    of_x = blocks * plan.x_outer_strides[0] * plan.outer_extent[0]  # with what blocks have in common, and zeros
-    of_y = blocks * prod(plan.block)
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
     packing = 0.0
     for count, channels, again, turn in (
-        (of_x, p.x_channels, plan.lane_shares, turned["x"]),
-        (of_y, p.y_channels, plan.row_shares, not turned["y"]),
+        (block.of_x, p.x_channels, plan.lane_shares, turned["x"]),
+        (block.of_y, p.y_channels, plan.row_shares, not turned["y"]),
     ):
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
-    slabs = plan.packed_bytes * (plan.row_slab_size + plan.lane_slab_size)
+    slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
     cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
-    cycles += products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
+    cycles += block.products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
 
 
