@@ -6,6 +6,7 @@ Packing, and the watch over numbers that are multiplied differently from f32, ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -21,6 +22,7 @@ REGISTERS = 32
 MOST_PAIRS = 24  # in a block of channels of a slab
 
 
+@cache
 def depth_of(channels: int) -> int:
     """Channels of a block of a slab, all of which have as many: near those of matrix units, but nearly none in vain."""
     pairs = -(-max(1, channels) // PAIR)
