@@ -10,7 +10,7 @@ import pytest
 from codegen.emitted import compile_function, load_here
 from codegen.random_problems import check, check_plan, random_problem
 from codegen.test_kernels import W, X, Y, problem_of
-from codegen.test_matrix import BF16_KINDS, WIDE, check_kind, data, run
+from codegen.test_matrix import BF16_KINDS, WIDE, check_kind, check_own_weights, data, run
 from convgrad.codegen.dot_runs import DotRunStages
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.lower import lower
@@ -298,22 +298,7 @@ def test_random_problems_by_dot_products(part, isa):
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 @pytest.mark.parametrize("unknown", [X, Y])
 def test_tasks_may_pack_their_own_weights_and_watch_them(unknown, layout):
-    problem = problem_of(unknown, (6, 7), (6, 7), (3, 3), channels=(70, 66), low=1, batch=2, layout=layout, bias=True)
-    problem = in_bf16(problem, "bf16")
-    plan = plan_of(problem)
-    assert plan.in_channels > plan.channel_unit
-    more = {"i_block": plan.channel_unit, "blocks_per_task": 1, "writes_in_place": False}
-    plan = replace(plan, packs_weights=True, **more)
-    check_plan(problem, plan, machine_for(EMULATED))
-    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
-    bias = np.ones(problem.shapes[unknown.value][2])
-    assert not run(plan, given, bias=bias)[1]
-    for place in (0, given["w"].size // 2, given["w"].size - 1):
-        extreme = given | {"w": given["w"].copy()}
-        extreme["w"].flat[place] = np.inf
-        assert run(plan, extreme, bias=bias)[1]
-    bias[-1] = 2.0**-130
-    assert run(plan, given, bias=bias)[1]
+    check_own_weights(plan_of, "bf16", unknown, layout)
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

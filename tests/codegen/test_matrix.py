@@ -179,7 +179,10 @@ def check_own_weights(plan_of, dtype, unknown, layout):
     """Weights that a task packs are exact, and no number of them that pieces cannot stand for is overlooked."""
     problem = problem_of(unknown, (6, 7), (6, 7), (3, 3), channels=(70, 66), low=1, batch=2, layout=layout, bias=True)
     problem = replace(problem, dtype=dtype, out_dtype=dtype)
-    plan = replace(plan_of(problem), packs_weights=True, i_block=32, blocks_per_task=1, writes_in_place=False)
+    plan = plan_of(problem)
+    assert plan.in_channels > plan.channel_unit
+    more = {"i_block": plan.channel_unit, "blocks_per_task": 1, "writes_in_place": False}
+    plan = replace(plan, packs_weights=True, **more)
     check_plan(problem, plan, machine_for(plan.isa))
     given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
     bias = np.ones(problem.shapes[unknown.value][2])

@@ -9,9 +9,17 @@ from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.plan.costs import LINE
 from convgrad.plan.plane_rows import whole_vectors
 
 LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
+
+
+def ask_for(b: Builder, row: Value, ahead: int, first: Index, size: int) -> None:
+    """A vector's `size` bytes, those that lie `ahead` of the one that begins with byte `first` of a row, into L2."""
+    there = b.beyond(row, b.add(ahead, first))
+    for line in range(0, size, LINE):
+        b.prefetch(b.beyond(there, line), keep=2)
 
 
 @dataclass(frozen=True, slots=True)

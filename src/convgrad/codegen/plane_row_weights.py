@@ -6,11 +6,10 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, round64
-from convgrad.codegen.plane_reads import Columns, RowReads
+from convgrad.codegen.plane_reads import Columns, RowReads, ask_for
 from convgrad.codegen.plane_weights import PlaneSums, lower_plane_sums
 from convgrad.codegen.stages import Places
 from convgrad.codegen.zeroing import emit_zero
-from convgrad.plan.costs import LINE
 from convgrad.plan.plane_rows import PlaneRowWeightsPlan
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
@@ -165,8 +164,6 @@ class PlaneRowSums(PlaneSums):
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index) -> None:
         """Of a row of a tensor what lies by windows i on some tiles further on, into L2."""
-        plan, size = self.plan, BYTES[self.plan.problem.dtype]
-        vectors = plan.axes[-1].stride if name == "x" else 1
-        there = b.beyond(row, b.add(plan.bytes_ahead(name), b.mul(i, vectors * size)))
-        for line in range(0, vectors * plan.lanes * size, LINE):
-            b.prefetch(b.beyond(there, line), keep=2)
+        plan = self.plan
+        size = BYTES[plan.problem.dtype] * (plan.axes[-1].stride if name == "x" else 1)
+        ask_for(b, row, plan.bytes_ahead(name), b.mul(i, size), size * plan.lanes)

@@ -10,11 +10,10 @@ from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.plane_data import PlaneOutputs
-from convgrad.codegen.plane_reads import Columns, RowReads
+from convgrad.codegen.plane_reads import Columns, RowReads, ask_for
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
-from convgrad.plan.costs import LINE
 from convgrad.plan.plane_rows import PlaneRowsPlan
 
 HELD = 12  # weights that stay in registers; more are operands in memory
@@ -181,10 +180,8 @@ class PlaneRowOutputs(PlaneOutputs):
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index, vectors: int) -> None:
         """Of a row of a tensor what lies by outputs i on some tiles further on, into L2."""
-        size, lanes = BYTES[self.plan.problem.dtype], self.plan.lanes
-        there = b.beyond(row, b.add(self.plan.bytes_ahead(name), b.mul(i, vectors * size)))
-        for line in range(0, vectors * lanes * size, LINE):
-            b.prefetch(b.beyond(there, line), keep=2)
+        size = vectors * BYTES[self.plan.problem.dtype]
+        ask_for(b, row, self.plan.bytes_ahead(name), b.mul(i, size), size * self.plan.lanes)
 
     # --- results
 

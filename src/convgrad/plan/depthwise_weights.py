@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convgrad.dtypes import SIZES
 from convgrad.plan.plane_costs import tap_pieces
-from convgrad.plan.plane_rows import bytes_ahead, is_large
+from convgrad.plan.plane_rows import is_large, windows_ahead
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 
@@ -73,8 +72,7 @@ class DepthwiseWeightsPlan(WeightsPlan):
 
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""
-        step = self.axes[-2].stride if name == "x" else 1
-        return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
+        return windows_ahead(self.problem, name, self.rows)
 
     @property
     def asks_ahead(self) -> bool:

@@ -26,6 +26,12 @@ def bytes_ahead(size: int) -> int:
     return max(1, round(AHEAD_BYTES / max(1, abs(size)))) * size
 
 
+def windows_ahead(p: ConvProblem, name: str, rows: int) -> int:
+    """Likewise from a tile of so many rows of windows, in x or y."""
+    step = p.stride[-2] if name == "x" else 1
+    return bytes_ahead(rows * step * p.strides[name][-2] * SIZES[p.dtype])
+
+
 def whole_vectors(
     count: int, least: int, lanes: int, step: int, image: int, offsets: Sequence[int]
 ) -> tuple[int, int, int]:  # fmt: skip
@@ -117,8 +123,7 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
 
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""
-        step = self.axes[-2].stride if name == "x" else 1
-        return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
+        return windows_ahead(self.problem, name, self.rows)
 
     @property
     def slab_bytes(self) -> int:
@@ -147,10 +152,4 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
         assert self.tap_columns == self.axes[-1].taps
 
     def __str__(self) -> str:
-        return (
-            f"weights plan on {self.isa}: vectors along windows, rows in place, tile {self.tap_rows} x "
-            f"{self.tap_columns} taps of {self.lanes}, {self.rows} rows at once, block {self.block}, "
-            f"runs of {self.run} groups, {self.chunks} chunks, {prod(self.grid)} tasks"
-            + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
-            + "\n".join(f"  {reason}" for reason in self.reasons)
-        )
+        return self._told("vectors along windows, rows in place")

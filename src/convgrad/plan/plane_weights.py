@@ -151,10 +151,13 @@ class PlaneWeightsPlan:
         assert self.tap_columns == self.axes[-1].taps or self.tap_rows == 1
 
     def __str__(self) -> str:
+        return self._told("vectors along windows", f"{len(self.slid)} slid, ")
+
+    def _told(self, kind: str, more: str = "") -> str:
         return (
-            f"weights plan on {self.isa}: vectors along windows, tile {self.tap_rows} x {self.tap_columns} taps of "
-            f"{self.lanes}, {len(self.slid)} slid, {self.rows} rows at once, block {self.block}, "
-            f"runs of {self.run} groups, {self.chunks} chunks, {prod(self.grid)} tasks"
+            f"weights plan on {self.isa}: {kind}, tile {self.tap_rows} x {self.tap_columns} taps of {self.lanes}, "
+            f"{more}{self.rows} rows at once, block {self.block}, runs of {self.run} groups, {self.chunks} chunks, "
+            f"{prod(self.grid)} tasks"
             + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )
