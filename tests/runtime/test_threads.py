@@ -104,6 +104,18 @@ def test_without_openmp_the_pool_computes(python, finish, count):
     assert finish(python(COMPUTE.replace("THREADS", str(count)))).split() == ["pool"]
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_workers_leave_signals_to_others_and_keep_their_own_faults(python, finish):
+    """What is sent to the process interrupts Python; a fault is reported by whoever handles faults, as faulthandler."""
+    status = "sorted(int(line.split()[1], 16) for task in pathlib.Path('/proc/self/task').iterdir()"
+    status += " for line in (task / 'status').read_text().splitlines() if line.startswith('SigBlk'))"
+    program = COMPUTE.replace("THREADS", "2") + f"\nimport pathlib, signal\nmasks = {status}\n"
+    program += "print(masks[-1] and [s.name for s in signal.Signals if not masks[-1] >> s - 1 & 1])"
+    *_, last = finish(python(program)).splitlines()
+    faults = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"}
+    assert set(eval(last)) == faults | {"SIGKILL", "SIGSTOP"}
+
+
 def test_python_threads_compute_where_there_is_nothing_better(python, finish):
     program = "from convgrad.runtime import pool\npool.is_supported = lambda: False\n" + COMPUTE.replace("THREADS", "3")
     assert finish(python(program)).split() == ["python"]

@@ -20,6 +20,7 @@ from convgrad.plan.machine import machine_for
 from convgrad.runtime.pool_ir import SYMBOLS, pool_ir
 
 PATIENCE = 200e-6  # seconds that a worker spins before it sleeps: a few times what waking it costs under a hypervisor
+FAULTS = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")  # what a thread does, not what is sent to it
 TRIAL = 1000  # pauses that are timed to learn how long one takes: 10 to 45 ns, by the CPU
 
 
@@ -85,7 +86,9 @@ class Pool:
 
 def _start_thread(function: int) -> bool:
     libc, thread = ctypes.CDLL(None), ctypes.c_void_p()
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals belong to threads that run Python
+    faults = {getattr(signal, name) for name in FAULTS if hasattr(signal, name)}
+    others = signal.valid_signals() - faults  # belong to threads that run Python
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, others)
     try:
         failed = libc.pthread_create(ctypes.byref(thread), None, ctypes.c_void_p(function), None)
     finally:
