@@ -10,6 +10,7 @@ from convgrad.codegen.dot_runs import lower_dot_runs
 from convgrad.codegen.dot_weights import lower_dot_weights
 from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
+from convgrad.codegen.gathered_weights import lower_gathered_weights
 from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_weights import lower_matrix_weights
@@ -30,6 +31,7 @@ from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -47,6 +49,7 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (DotDataPlan, lower_dot_data),
     (DotWeightsPlan, lower_dot_weights),
     (MatrixDataPlan, lower_matrix_data),
+    (GatheredWeightsPlan, lower_gathered_weights),
     (MatrixWeightsPlan, lower_matrix_weights),
     (FlatDataPlan, lower_flat_data),
     (DepthwiseDataPlan, lower_depthwise_data),

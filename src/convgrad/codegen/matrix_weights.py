@@ -178,13 +178,13 @@ class MatrixSums(FlatSums):
         self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
     ) -> None:
         """To the sums of one block of lanes, one tap and one block of tiles."""
-        plan, (_, channel_step) = self.plan, self.plan.row_slab
+        plan = self.plan
         tile = MatrixTile(
             unit=UNITS[plan.isa](),
             products=plan.products,
-            a_rows=range(0, plan.row_channels * channel_step, ROWS * channel_step),
-            a_step=channel_step,
-            a_piece=plan.x_piece,
+            a_rows=range(0, plan.row_channels * plan.row_step, ROWS * plan.row_step),
+            a_step=plan.row_step,
+            a_piece=plan.row_piece,
             b_columns=range(0, 2 * plan.width, 2 * COLUMNS),
             b_step=2 * plan.width,
             b_piece=plan.y_piece,

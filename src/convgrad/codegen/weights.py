@@ -162,18 +162,22 @@ class SumsStage(WindowSlabs):
                 self._in_place(b, at, starts)
                 return
             rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
-
-            def of_lanes(lane_block: Index, _: object) -> None:
-                of_block = self._lanes_of_block(b, at, lane_block) if plan.lanes_in_place else lanes
-                self._sweep(b, rows, of_block, lane_block, starts)
-
-            b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
+            self._multiply(b, at, rows, lanes, starts)
 
         first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
         last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
         b.loop(first, last, block, name="block")
         if self.own is not None:
             self.own.finish(b)
+
+    def _multiply(self, b: Builder, at: Places, rows: Value, lanes: Value, starts: list[Index]) -> None:
+        """A block of windows, for all lane blocks of the task."""
+
+        def of_lanes(lane_block: Index, _: object) -> None:
+            of_block = self._lanes_of_block(b, at, lane_block) if self.plan.lanes_in_place else lanes
+            self._sweep(b, rows, of_block, lane_block, starts)
+
+        b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
 
     def _own_sums(self, b: Builder, at: Places) -> OwnSums | None:
         """Where a task has its sums to itself."""

@@ -11,6 +11,7 @@ from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
+from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products, loads_of, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOAD_ROWS, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
@@ -21,7 +22,7 @@ from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
-MOST_PLANES = 4  # strides up to which x is worth packing in planes
+MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,11 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
     watch = needs_watch(problem.dtype, pieces)
     c, k = problem.x_channels, problem.y_channels
     row_tiles, lane_tiles = 2 if c > ROWS else 1, 2 if k > COLUMNS else 1
-    plan = MatrixWeightsPlan(
-        problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side="y", vectors=lane_tiles,
-        lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1, block=(1,) * len(axes), chunks=1,
-        lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces, products=products, watch=watch,
-    )  # fmt: skip
-    yield best_window_blocks(plan)
+    for kind in (MatrixWeightsPlan, GatheredWeightsPlan):
+        plan = kind(
+            problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side="y",
+            vectors=lane_tiles, lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1,
+            block=(1,) * len(axes), chunks=1, lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces,
+            products=products, watch=watch,
+        )  # fmt: skip
+        yield best_window_blocks(plan)

@@ -17,6 +17,7 @@ from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotWeightsPlan
+from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -69,6 +70,8 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
         return "along windows"
     if isinstance(plan, DotWeightsPlan):
         return "by dot products"
+    if isinstance(plan, GatheredWeightsPlan):
+        return "on matrix tiles, gathered for each tap"
     if isinstance(plan, MatrixWeightsPlan):
         return "on matrix tiles"
     if isinstance(plan, RowWeightsPlan):

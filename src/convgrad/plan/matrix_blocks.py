@@ -14,6 +14,7 @@ from typing import TypeVar
 from convgrad.plan.block_costs import OVERFLOW
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.dots import PAIR, DotWeightsPlan
+from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.tiles import dot_cycles
@@ -28,6 +29,7 @@ LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 LOOK = 2000.0  # to look at what was noted, without others
+GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
@@ -45,6 +47,7 @@ class _OfBlock:
     """What shares and chunks do not change."""
 
     products: float  # cycles
+    gathered: float  # likewise, in each share of the lanes
     of_x: int  # numbers of a channel that all blocks pack
     of_y: int
     row_bytes: int  # of the slab, per channel of x
@@ -55,6 +58,7 @@ def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
     blocks, size = prod(plan.block_grid), plan.packed_bytes * plan.pieces
     return _OfBlock(
         products=_products(plan),
+        gathered=_gathered(plan),
         of_x=blocks * plan.x_outer_strides[0] * plan.outer_extent[0],  # with what blocks have in common, and zeros
         of_y=blocks * prod(plan.block),
         row_bytes=size * plan.row_slab[1],
@@ -115,9 +119,10 @@ def _products(plan: MatrixWeightsPlan) -> float:
     if isinstance(plan, DotWeightsPlan):
         return _dot_products(plan)
     row_tiles, lane_tiles = plan.row_tiles, plan.width // COLUMNS
-    loads = (UNALIGNED_ROWS * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
+    gathered = isinstance(plan, GatheredWeightsPlan)
+    loads = ((1 if gathered else UNALIGNED_ROWS) * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
     step = len(plan.products) * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
-    steps = prod(plan.outer_block) * plan.depth / DEPTH
+    steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
     sums = TILE_OVERHEAD + SUM_ROWS * row_tiles * lane_tiles * ROWS
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
     return prod(plan.block_grid) * tiles * (steps * step + sums)
@@ -132,6 +137,15 @@ def _dot_products(plan: DotWeightsPlan) -> float:
     return prod(plan.block_grid) * tiles * (steps + sums)
 
 
+def _gathered(plan: MatrixWeightsPlan) -> float:
+    """Cycles of gathering what taps meet."""
+    if not isinstance(plan, GatheredWeightsPlan):
+        return 0.0
+    lines = prod(plan.block[:-1]) * -(-plan.block[-1] // DEPTH) * plan.pieces * plan.row_channels
+    tiles = -(-plan.row_count // plan.row_channels) * plan.problem.groups * plan.taps
+    return GATHER * prod(plan.block_grid) * tiles * lines
+
+
 def _met(axis: WindowAxis) -> float:
     """The share of the windows of an axis that a tap meets x in, on average."""
     met = (axis.met(r) for r in range(axis.taps))
@@ -142,9 +156,9 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock) -> float:
     """All cycles; more where slabs outgrow the cache or tasks are too few."""
     p, blocks = plan.problem, prod(plan.block_grid)
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
-    packing = 0.0
+    packing = block.gathered * plan.lane_shares
     for count, channels, again, turn in (
-        (block.of_x, p.x_channels, plan.lane_shares, turned["x"]),
+        (block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
         (block.of_y, p.y_channels, plan.row_shares, not turned["y"]),
     ):
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)

@@ -68,6 +68,16 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return (*self.x_outer_strides, *self.plane_strides[1]), (plane + DEPTH - 1) // 64 * 64 + 96
 
     @property
+    def row_step(self) -> int:
+        """From row to row of A, which are channels of x."""
+        return self.row_slab[1]
+
+    @property
+    def row_piece(self) -> int:
+        """From a piece of A to the next."""
+        return self.x_piece
+
+    @property
     def x_piece(self) -> int:
         """From a piece of x to the next."""
         return self.row_slab[1] * self.share_rows

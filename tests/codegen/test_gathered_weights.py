@@ -1,0 +1,152 @@
+"""Weights gradients on tiles that gather what a tap meets: windows side by side, and no more steps than they need."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.random_problems import altered, check_plan, random_problem, solve
+from codegen.test_kernels import W, problem_of
+from codegen.test_matrix import ISA, KEPT, WIDE, data, run
+from convgrad.codegen.gathered_weights import row_vectors
+from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.matrix import UNITS, EmulatedTileUnit
+from convgrad.dtypes import numpy_dtype
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.machine import machine_for, why_not
+from convgrad.plan.matrix_weights import MatrixWeightsPlan
+
+pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
+MACHINE = machine_for(ISA)
+PROBLEMS = {name: problem for name, problem in WIDE.items() if problem.unknown is W} | {
+    "rows of four": problem_of(W, (8, 8), (4, 4), (4, 4), channels=(40, 33), stride=2, low=1, batch=5),
+    "odd rows": problem_of(W, (7, 7), (7, 7), (3, 3), channels=(33, 20), low=1, batch=3, layout="NXC"),
+    "rows of more than a tile": problem_of(W, (3, 70), (3, 70), (1, 3), channels=(17, 17), low=(0, 1)),
+    "rows that end with a step": problem_of(W, (16, 6), (16, 6), (3, 3), channels=(32, 20), low=1),
+    "taps far beyond": problem_of(W, (13, 13), (13, 13), (3, 3), channels=(20, 18), dilation=9, low=9),
+    "taps that never meet": problem_of(W, (5, 5), (5, 5), (3, 3), channels=(20, 18), dilation=6, low=6),
+    "a stride of eight": problem_of(W, (77,), (9,), (16,), channels=(20, 35), stride=8, low=4, batch=2),
+    "three axes of short rows": problem_of(W, (7, 6, 5), (4, 3, 3), (3, 3, 3), channels=(17, 33), stride=2, low=1),
+}
+
+
+def plan_of(problem, machine=MACHINE):
+    return next(plan for plan in variants(problem, machine) if isinstance(plan, GatheredWeightsPlan))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_whole_numbers_are_exact(name, dtype):
+    plan = plan_of(replace(PROBLEMS[name], dtype=dtype, out_dtype="f32"))
+    check_plan(plan.problem, plan, MACHINE)
+    for seed in (1, 2):
+        check_plan(plan.problem, altered(plan, np.random.default_rng(seed)), MACHINE, seed, low=True)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", ["odd rows", "rows of four", "rows that end with a step"])
+def test_all_pieces_are_gathered(name, dtype):
+    """Whole numbers are in the first piece of each."""
+    plan = plan_of(replace(PROBLEMS[name], dtype=dtype, out_dtype="f32"))
+    problem = plan.problem
+    plan = replace(plan, block=(1, *(axis.windows for axis in plan.axes[1:])))
+    given = data(problem, np.random.default_rng(1), lambda rng, s: rng.standard_normal(s).astype(numpy_dtype(dtype)))
+    result, again = run(plan, given)
+    assert not again
+    wide = {n: v.astype(np.float64) for n, v in given.items()}
+    exact, scale = (solve(problem, w=None, **{n: f(v) for n, v in wide.items()}) for f in (np.asarray, np.abs))
+    assert np.all(np.abs(result - exact) <= 8 * 2.0**-24 * scale)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_sums_become_weights(kind):
+    sizes, strides, out_dtype = KEPT[kind]
+    problem = problem_of(W, (12, 13), (12, 13), (3, 3), low=1, batch=2, bias_gradient="y", **sizes, **strides)
+    problem = replace(problem, dtype="bf16" if out_dtype == "bf16" else "f32", out_dtype=out_dtype)
+    for block, chunks in (((2, 12, 13), 1), ((1, 4, 13), 1), ((1, 4, 5), 3)):
+        check_plan(problem, replace(plan_of(problem), block=block, chunks=chunks), MACHINE, low=True)
+
+
+def test_random_problems():
+    found = 0
+    for seed in range(300, 420):
+        for plan in variants(random_problem(np.random.default_rng(seed)), MACHINE):
+            if isinstance(plan, GatheredWeightsPlan):
+                changed = plan if seed % 3 == 0 else altered(plan, np.random.default_rng(seed))
+                check_plan(plan.problem, changed, MACHINE, seed, low=bool(seed % 2))
+                found += 1
+    assert found > 20
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_extreme_number_gives_the_bits_of_vectors(dtype, side):
+    plan = plan_of(replace(PROBLEMS["odd rows"], dtype=dtype, out_dtype="f32"))
+    given = data(plan.problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s).round(2))
+    assert not run(plan, given)[1]
+    name = sorted(given)[side]
+    given[name].flat[given[name].size // 2] = np.inf
+    result, again = run(plan, given)
+    assert again
+    np.testing.assert_array_equal(result.view(np.uint32), run(plan.fallback, given)[0].view(np.uint32))
+
+
+def products_of(plan, monkeypatch):
+    """How many products of tiles a kernel makes."""
+    count = np.zeros(1, np.int64)
+
+    class Counting(EmulatedTileUnit):
+        def multiply_add(self, b, c, a, x):
+            place = Value("ptr", f"inttoptr (i64 {count.ctypes.data} to ptr)")
+            b.store(b.add(b.load("i64", place, 8), 1), place, 8)
+            super().multiply_add(b, c, a, x)
+
+    monkeypatch.setitem(UNITS, ISA, Counting)
+    run(plan, data(plan.problem, np.random.default_rng(0), lambda rng, s: rng.standard_normal(s)))
+    return int(count[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "gathered", "flat"),
+    [
+        ("rows of four", (5, 4, 4), 3, 5),  # 80 windows; five images of 4 rows of 6
+        (
+            "taps far beyond",
+            (1, 13, 13),
+            (2 + 6 + 3) / 3,
+            13,
+        ),  # 4, 13 and 4 rows of 14, the last within steps 3 to 5; 13 rows of 32
+    ],
+)
+def test_sums_have_as_many_steps_as_windows_need(name, block, gathered, flat, monkeypatch):
+    plan = replace(plan_of(PROBLEMS[name]), block=block)
+    other = next(plan for plan in variants(PROBLEMS[name], MACHINE) if type(plan) is MatrixWeightsPlan)
+    tiles = plan.row_tiles * plan.width // 16 * -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps
+    products = len(plan.products) * tiles
+    assert products_of(plan, monkeypatch) == products * gathered
+    assert products_of(replace(other, block=block), monkeypatch) == products * flat
+
+
+LINES = [(0, 32), (32, 32)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "vectors"),
+    [(3, [(0, 4)]), (4, [(0, 4)]), (9, [(0, 16)]), (32, [(0, 32)]), (33, [(0, 32), (32, 4)]), (49, LINES)],
+)  # fmt: skip
+def test_rows_move_in_as_few_vectors_as_hold_them(windows, vectors):
+    assert row_vectors(windows) == vectors
+
+
+@pytest.mark.parametrize(
+    ("problem", "gathers"),
+    [
+        (problem_of(W, (8, 8), (4, 4), (4, 4), channels=(512, 512), stride=2, low=1, batch=8), True),
+        (problem_of(W, (33, 33), (33, 33), (3, 3), channels=(256, 256), dilation=12, low=12), True),
+        (problem_of(W, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), False),
+    ],
+    ids=["small images", "taps far apart", "large images"],
+)
+def test_what_lies_between_windows_decides(problem, gathers):
+    assert isinstance(choose(replace(problem, dtype="bf16", out_dtype="bf16"), MACHINE), GatheredWeightsPlan) == gathers
