@@ -190,7 +190,7 @@ def test_random_problems_have_the_bits_of_emulated_tiles(tiles, part):
 
 def test_no_product_is_made_twice_and_hardly_a_tile_loaded_for_one(handler):
     """As many products as there are; two tiles of A meet two of B, so each is loaded once for two of them."""
-    problem = problem_of(Y, (16, 16), (16, 16), (3, 3), channels=(64, 64), low=1, layout="NXC", batch=1)
+    problem = problem_of(Y, (18, 18), (16, 16), (3, 3), channels=(64, 64), layout="NXC", batch=1)
     plan = plan_of(problem, ISA)
     arrays = data(problem, np.random.default_rng(0), lambda rng, s: rng.integers(-2, 3, s))
     with trapping(handler) as counts:

@@ -223,6 +223,18 @@ def test_weights_that_outweigh_the_image_are_packed_by_the_task_that_uses_them(u
     assert not choose(light, machine_for(isa)).packs_weights
 
 
+@pytest.mark.parametrize("isa", ["avx512", "amx"])
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_taps_that_miss_the_input_cost_nothing(unknown, isa):
+    def predicted(**sizes):
+        plan = choose(problem_of(unknown, channels=(256, 256), image=33, windows=33, taps=3, **sizes), machine_for(isa))
+        assert isinstance(plan, MatrixDataPlan) == (isa == "amx")
+        return float(plan.reasons[0].split(": ")[1].split()[0])
+
+    near, far = predicted(low=1), predicted(dilation=18, low=18)
+    assert far < 0.6 * near, "a tap beside the centre meets 15 rows of 33, and 15 columns"
+
+
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 @pytest.mark.parametrize(
     ("sizes", "evenly"), [({"image": 80, "windows": 80, "batch": 1}, True), ({"image": 10, "windows": 10}, False)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from convgrad.plan.axes import gather_axes
+from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN
@@ -50,7 +50,7 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     phases = prod(len(axis.phases) for axis in axes)
     taps = prod(problem.taps) / phases
     in_strides, out_strides = problem.strides[given], problem.strides[solved]
-    shape = best_matrix_tile(tuple(axis.count for axis in axes), channels_out, channels_in, taps, products)
+    shape = best_matrix_tile(axes, channels_out, channels_in, taps, products)
     channels_first = abs(in_strides[2]) > abs(in_strides[-1])
     out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
     padded = -(-max(1, channels_in) // DEPTH) * DEPTH
@@ -63,31 +63,39 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     )  # fmt: skip
     cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
     cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
-    yield problem.groups * phases * shape.cycles + cost + (VERDICT if watch else 0), plan
+    yield problem.groups * shape.cycles + cost + (VERDICT if watch else 0), plan
 
 
-def best_matrix_tile(counts: Ints, channels: int, channels_in: int, taps: float, products: Products) -> MatrixTileShape:
-    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input."""
+def best_matrix_tile(
+    axes: tuple[GatherAxis, ...], channels: int, channels_in: int, taps: float, products: Products
+) -> MatrixTileShape:
+    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input.
+
+    `taps` are those of a phase, on average; which of them a tile meets is counted.
+    """
     a_loads, b_loads = loads_of(products)
     pieces = 1 + max(piece for piece, _ in products)
-    depth = -(-channels_in // DEPTH) * taps
+    deep = -(-channels_in // DEPTH)
     best: MatrixTileShape | None = None
-    *outer, inner = counts
+    *outer, inner = axes
     for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
         blocks = -(-channels // (lane_tiles * COLUMNS))
         deepest = max(2 * pieces * taps * DEPTH * lane_tiles * COLUMNS, PANEL_BYTES)  # more is not packed at a time
-        panel = min(deepest, 2 * pieces * depth * DEPTH * lane_tiles * COLUMNS)
+        panel = min(deepest, 2 * pieces * deep * taps * DEPTH * lane_tiles * COLUMNS)
         b_row = 1 / LOAD_ROWS if panel < NEAR_BYTES else NEAR_ROW if panel < FAR_PANEL else FAR_ROW
-        for rows in cuts(inner, ROWS) or [1]:
+        for rows in cuts(inner.count, ROWS) or [1]:
             shapes = [(*[1] * len(outer), rows), (*[1] * len(outer), 2 * rows)]
             if outer:
                 shapes.append((*[1] * (len(outer) - 1), 2, rows))
             for tile in shapes:
-                tiles = prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
+                tiles, visits = (
+                    prod(count(axis, size) for axis, size in zip(axes, tile, strict=True))
+                    for count in (GatherAxis.tiles, GatherAxis.visits)
+                )
                 row_tiles = prod(tile) // rows
                 loads = a_loads * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
                 step = max(len(products) * TILE_ROW * row_tiles * lane_tiles * rows, loads)
-                cycles = tiles * blocks * (depth * step + TILE_OVERHEAD)
+                cycles = blocks * (visits * deep * step + tiles * TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:
                     best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)
     assert best is not None
