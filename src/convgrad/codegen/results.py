@@ -9,7 +9,7 @@ too, and a NaN or a denormal sends all of them the long way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
@@ -31,19 +31,30 @@ class Run:
     wanted: Value | None = None  # an i1, whether the run is stored at all
 
 
+def rounds_together(isa: Isa, dtype: str) -> bool:
+    """Whether vectors that are stored together take less than one by one."""
+    return dtype == "bf16" and isa.bfloat
+
+
 def store_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
     """Round and store all of them."""
+    if not rounds_together(isa, dtype):
+        for run in runs:
+            _store(b, run, lambda run: _store_exactly(b, isa, dtype, run))
+        return
+    runs = [_here(b, run) for run in runs]
     some: list[Run] = []
     for run in runs:
-        if dtype == "bf16" and isa.bfloat:
-            some.append(run)
-            if sum(len(run.vectors) for run in some) >= TOGETHER:
-                _store_checked(b, isa, some)
-                some = []
-        else:
-            _store(b, run, lambda run: _store_exactly(b, isa, dtype, run))
-    if some:
-        _store_checked(b, isa, some)
+        some.append(run)
+        if sum(len(run.vectors) for run in some) >= TOGETHER or run is runs[-1]:
+            _store_checked(b, isa, some)
+            some = []
+
+
+def _here(b: Builder, run: Run) -> Run:
+    """The same, whose sums LLVM may not put off until they are stored: it spills what they are made of."""
+    vectors = [b.emit(x.type, f'call {x.type} asm sideeffect "", "=v,0"({x})') for x in run.vectors]
+    return replace(run, vectors=vectors)
 
 
 def _store(b: Builder, run: Run, store: Callable[[Run], None]) -> None:

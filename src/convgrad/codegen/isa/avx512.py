@@ -14,4 +14,4 @@ ISA = Isa(
     assembly=True,
     permute="llvm.x86.avx512.permvar",
 )
-ISA_BF16 = replace(ISA, bfloat=True)
+ISA_BF16 = replace(ISA, name="avx512_bf16", bfloat=True)
