@@ -16,9 +16,9 @@ AHEAD_BYTES = 16 * 1024  # of what is fetched
 AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is
 
 
-def is_large(p: ConvProblem) -> bool:
-    """Whether memory is worth asking for before it is read."""
-    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > AHEAD_FROM
+def is_large(p: ConvProblem, most: int = AHEAD_FROM) -> bool:
+    """Whether x and y take more than so many bytes, and memory is worth asking for before it is read."""
+    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > most
 
 
 def bytes_ahead(size: int) -> int:
