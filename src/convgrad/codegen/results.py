@@ -16,13 +16,17 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
 from convgrad.codegen.isa.base import STORAGE, Isa, lanes_of, rounded_to_bfloat, shuffle
 
+IN_TURN = (1, 2, 4)  # vectors of a run
 TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many
 UNLIKE = 0x01 | 0x20 | 0x80  # quiet NaN, denormal, signalling NaN (Intel 64 and IA-32 manual, VFPCLASSPS)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Results side by side in memory: vectors one after the other or, `in_turn`, a number of each of two in turn."""
+    """Results side by side in memory: vectors one after the other or, `in_turn`, a number of each in turn.
+
+    There may be any number of the former, and as many of the latter as `IN_TURN` says.
+    """
 
     vectors: Sequence[Value]
     address: Value
