@@ -18,7 +18,7 @@ from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
 from convgrad.plan.plane_rows import PlaneRowsPlan
 
-HELD = 12  # weights that stay in registers; more are operands in memory, or read again for each row
+HELD = 12  # weights that stay in registers; more are operands in memory
 Sums = dict[tuple[int, int, int], Value]  # of phase and output of the rows, phase of the columns
 
 
@@ -47,8 +47,8 @@ class PlaneRowOutputs(PlaneOutputs):
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
             offsets=tuple(self.column_offsets), slides=True,
         )  # fmt: skip
-        pairs = self.reads.halves and len(inner.phases) > 1  # of which each weight meets two
-        self.read_again = prod(p.taps[-2:]) if pairs else plan.taps
+        pairs = self.reads.halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
+        self.reads_again = plan.taps > HELD and not pairs
         strides = p.strides[plan.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
@@ -170,7 +170,7 @@ class PlaneRowOutputs(PlaneOutputs):
                 inside = b.compare("ult", place, row.in_extent)
                 there = b.select(inside, there, self.zeros)
             here = weights
-            if self.read_again > HELD:  # else LLVM keeps them all, and makes room by spilling
+            if self.reads_again:  # else LLVM keeps them all, and makes room by spilling
                 here, _ = b.hidden(weights), numbers.clear()
             if plan.given in plan.fetches and offset in self.new_rows:
                 self._fetch(b, plan.given, there, i, plan.axes[-1].in_step)
