@@ -89,9 +89,12 @@ def _store_exactly(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
 def _store_checked(b: Builder, isa: Isa, runs: list[Run]) -> None:
     """By the processor's own rounding, if it means the same."""
     sums = [value for run in runs for value in run.vectors]
-    pairs = [_rounded_pair(b, *(sums[n : n + 2] * 2)[:2]) for n in range(0, len(sums), 2)]
+    ends = [(n, min(n + 1, len(sums) - 1)) for n in range(0, len(sums), 2)]
+    pairs = [_rounded_pair(b, sums[one], sums[other]) for one, other in ends]
+    stored = [lanes for run in runs for lanes in _stored_lanes(run)]
+    both = [stored[one] + stored[other] for one, other in ends]
     (special,) = b.one_of(
-        _any_zero_or_nan(b, pairs), lambda: [_any_unlike(b, sums)], lambda: [Value("i1", "false")]
+        _any_zero_or_nan(b, pairs, both), lambda: [_any_unlike(b, sums)], lambda: [Value("i1", "false")]
     )  # fmt: skip
     lanes = lanes_of(sums[0])
     parts = [(pair, half * lanes) for pair in pairs for half in range(2)]
@@ -146,11 +149,23 @@ def _rounded_pair(b: Builder, low: Value, high: Value) -> Value:
     return b.cast("bitcast", both, vector_of(lanes, "i16"))
 
 
-def _any_zero_or_nan(b: Builder, words: Sequence[Value]) -> Value:
-    """Of bf16: without its sign, and less one, such a number is above that of infinity."""
+def _stored_lanes(run: Run) -> list[list[bool]]:
+    """Of each vector the lanes that are stored, as far as is known: the others are often zero."""
+    many, lanes = len(run.vectors), lanes_of(run.vectors[0])
+    room = run.room if isinstance(run.room, int) else many * lanes
+    return [
+        [(lane * many + v if run.in_turn else v * lanes + lane) < room for lane in range(lanes)] for v in range(many)
+    ]
+
+
+def _any_zero_or_nan(b: Builder, words: Sequence[Value], stored: Sequence[list[bool]]) -> Value:
+    """Of bf16 in lanes that are stored: without its sign, and less one, such a number is above that of infinity."""
     largest: Value | None = None
-    for numbers in words:
+    for numbers, lanes in zip(words, stored, strict=True):
         size = b.binary("add", b.binary("add", numbers, numbers), constant(numbers.type, -1))
+        if not all(lanes):
+            mask = "<" + ", ".join(f"i16 {-int(one)}" for one in lanes) + ">"
+            size = b.binary("and", size, Value(size.type, mask))
         largest = size if largest is None else b.call(size.type, f"llvm.umax.v{lanes_of(size)}i16", largest, size)
     assert largest is not None
     return _any(b, b.compare_like("ugt", largest, 2 * 0x7F80 - 1))
