@@ -13,7 +13,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 
 ISAS = [
     pytest.param(isa, marks=pytest.mark.skipif(why_not(isa) is not None, reason=f"no {isa} here: {why_not(isa)}"))
-    for isa in ("avx512", "avx2", "portable")
+    for isa in ("avx512", "avx512_bf16", "avx2", "portable")
 ]
 
 
@@ -34,24 +34,25 @@ def patches(batch=1, groups=1, c=3, k=64, grid=(4, 5), taps=(16, 16), dtype="f32
 def test_patches_exactly(isa):
     """With tiles that do not divide the grid, groups, vectors that cross rows of taps, and weights read as they lie."""
     machine, ways = machine_for(isa), set()
-    for seed in range(24):
+    for case in range(36):
+        seed, dtype = case % 24, "f32" if case < 24 else ("bf16", "f16")[case // 2 % 2]
         rng = np.random.default_rng(seed)
         rank = int(rng.integers(1, 4))
         lanes = machine.lanes_f32
         taps = (*(int(n) for n in rng.choice([1, 2, 3, 4], rank - 1)), lanes * int(rng.integers(1, 4)))
         grid = tuple(int(n) for n in rng.integers(1, 7, rank))
         batch, groups, c = (int(n) for n in rng.integers((1, 1, 2), 4))  # one channel is simpler than that
-        problem = patches(batch, groups, c, int(rng.choice([1, 5, 17, 40])), grid, taps)
+        problem = patches(batch, groups, c, int(rng.choice([1, 5, 17, 40])), grid, taps, dtype, out_dtype=dtype)
         plan = next((plan for plan in variants(problem, machine) if isinstance(plan, PatchDataPlan)), None)
         assert plan is not None, problem
         if seed % 2:
-            plan = replace(plan, reads_weights=not plan.reads_weights, packs_weights=False)
+            plan = replace(plan, reads_weights=dtype == "f32" and not plan.reads_weights, packs_weights=False)
         plan.validate()
         ways.add((plan.reads_weights, len(plan.columns) > 1 and plan.columns[1] != plan.lanes))
         try:
             check_plan(problem, plan, machine, seed)
         except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {problem}\n{plan}\n{error}") from None
+            raise AssertionError(f"case {case}: {problem}\n{plan}\n{error}") from None
     assert len(ways) == 4
 
 
@@ -63,6 +64,8 @@ def test_chosen_where_taps_fill_vectors():
 
     assert chosen()
     assert chosen(batch=2)
+    assert chosen(dtype="bf16", out_dtype="bf16")
+    assert chosen(dtype="f16", out_dtype="f16")
     assert chosen(grid=(7, 7), taps=(32, 32))
     assert not chosen(taps=(14, 14))
     assert not chosen(stride=(8, 8), y_extent=(27, 27))

@@ -8,6 +8,7 @@ import pytest
 from codegen.random_problems import altered, check, check_plan, strides_in
 from codegen.test_planes import plane_problem
 from convgrad.codegen.lower import lower
+from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
@@ -48,9 +49,9 @@ def problem_of(unknown, axes, *, batch=2, groups=3, **more):
     )  # fmt: skip
 
 
-def rows_plan(problem):
+def rows_plan(problem, isa=ISA):
     """The plan that reads rows in place; None if there is none."""
-    return next((plan for plan in variants(problem, machine_for(ISA)) if isinstance(plan, KINDS)), None)
+    return next((plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, KINDS)), None)
 
 
 @needs_masks
@@ -114,20 +115,55 @@ def test_numbers_that_no_window_meets_may_be_anything():
 @needs_masks
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 @pytest.mark.parametrize("name", AXES)
-def test_sums_have_the_order_of_other_plans(unknown, name):
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_sums_have_the_order_of_other_plans(dtype, unknown, name):
     """Extents that choose another plan do not change a bit: parts of a tensor have those of the whole."""
-    problem = problem_of(unknown, AXES[name])
-    rng, solved = np.random.default_rng(0), unknown.value
-    given = {n: rng.standard_normal(problem.shapes[n]).astype(np.float32) for n in {"x", "w", "y"} - {solved}}
-    results = []
-    for n, plan in enumerate(variants(problem, machine_for(ISA))):
-        kernel = build(problem, machine_for(ISA), lower=lambda *_, plan=plan: lower(plan), variant=1000 + n)
-        arrays = given | {solved: np.zeros(problem.shapes[solved], np.float32)}
-        kernel(*(arrays[n].ctypes.data for n in "xwy"))
-        results.append(arrays[solved])
+    problem, solved = problem_of(unknown, AXES[name], dtype=dtype, out_dtype=dtype), unknown.value
+    given = random_arrays(problem)
+    results = [
+        result_of(plan, problem, given | {solved: np.zeros(problem.shapes[solved], numpy_dtype(dtype))}, ISA, 1000 + n)
+        for n, plan in enumerate(variants(problem, machine_for(ISA)))
+    ]
     assert len(results) > 1
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+def random_arrays(problem, seed=0):
+    """What a kernel is given, from a normal distribution."""
+    rng, solved = np.random.default_rng(seed), problem.unknown.value
+    names = {"x", "w", "y"} - {solved}
+    return {n: rng.standard_normal(problem.shapes[n]).astype(numpy_dtype(problem.dtype)) for n in sorted(names)}
+
+
+def result_of(plan, problem, arrays, isa, number):
+    """What the kernel of a plan writes."""
+    kernel = build(problem, machine_for(isa), lower=lambda *_: lower(plan), variant=number)
+    kernel(*(arrays[n].ctypes.data for n in "xwy"))
+    return arrays[problem.unknown.value]
+
+
+@pytest.mark.skipif(why_not("avx512_bf16") is not None, reason=f"no AVX512_BF16 here: {why_not('avx512_bf16')}")
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize("name", AXES)
+def test_whoever_rounds_to_bf16_the_bits_are_the_same(unknown, name):
+    """By integers or by the processor: ordinary sums, and ones that are zero, denormal, infinite or NaN."""
+    problem, solved = problem_of(unknown, AXES[name], dtype="bf16", out_dtype="bf16"), unknown.value
+    plans = {isa: rows_plan(problem, isa) for isa in (ISA, "avx512_bf16")}
+    if plans[ISA] is None:
+        assert plans["avx512_bf16"] is None
+        return
+    given = random_arrays(problem)
+    ordinary, rng = next(given[n] for n in given if n != "w"), np.random.default_rng(1)
+    for scale in (1, 0, 2.0**-127, 2.0**-133, 2.0**126, np.inf, np.nan):
+        changed = ordinary.copy()
+        changed[rng.random(ordinary.shape) < 0.1] *= np.array(scale, ordinary.dtype)
+        arrays = {n: changed if array is ordinary else array for n, array in given.items()}
+        results = [
+            result_of(plan, problem, arrays | {solved: np.zeros(problem.shapes[solved], ordinary.dtype)}, isa, 2000)
+            for isa, plan in plans.items()
+        ]
+        np.testing.assert_array_equal(*(result.view(np.uint16) for result in results))
 
 
 @pytest.mark.parametrize("unknown", Unknown)

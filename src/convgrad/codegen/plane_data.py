@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
+from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE, shuffle
+from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.plane_slab import plane_box
+from convgrad.codegen.results import Run, store_runs
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
@@ -203,35 +206,29 @@ class PlaneOutputs:
         row_step = plan.axes[-2].out_step * self.out_strides[-2]
         width = plan.width * axis.out_step
         count = width if axis.out_extent % width == 0 else b.minimum(b.sub(axis.out_extent, start), width)
-        vectors = [self._row(b, [of_phase[r * plan.vectors :][: plan.vectors] for of_phase in sums])
-                   for r in range(plan.rows)]  # fmt: skip
+        rows_of_phases = [[of_phase[r * plan.vectors :][: plan.vectors] for of_phase in sums] for r in range(plan.rows)]
         if not plan.direct:
             buffer = b.at(at.scratch, self.tile_start, "i8")
-            for place, value in enumerate(value for row in vectors for value in row):
+            vectors = [value for row in rows_of_phases for every in zip(*row, strict=True)
+                       for value in gathered(b, self.isa, [*every])]  # fmt: skip
+            for place, value in enumerate(vectors):
                 self.isa.store(b, plan.compute, value, b.at(buffer, place * plan.lanes, self.kind))
             dims = [Dim(rows, width, row_step), Dim(count, 1, step)]
             self.write.emit(b, buffer, target, dims)
             return
-        for r, row in enumerate(vectors):
 
-            def store(r: int = r, row: list[Value] = row) -> None:
-                for v, value in enumerate(row):
-                    left = b.maximum(b.minimum(b.sub(count, v * plan.lanes), plan.lanes), 0)
-                    address = b.at(target, r * row_step + v * plan.lanes, STORAGE[p.out_dtype])
-                    self.isa.store(b, p.out_dtype, value, address, None if left == plan.lanes else index(left))
+        def runs() -> Iterator[Run]:
+            for r, phases in enumerate(rows_of_phases):
+                if isinstance(rows, int) and r >= rows:
+                    return
+                wanted = None if r == 0 or isinstance(rows, int) else b.compare("sgt", rows, r)
+                address = b.at(target, r * row_step, STORAGE[p.out_dtype])
+                if len(phases) == 1:
+                    yield Run(phases[0], address, count, wanted=wanted)
+                    continue
+                for v, pair in enumerate(zip(*phases, strict=True)):
+                    first = 2 * v * plan.lanes
+                    place = b.at(address, first, STORAGE[p.out_dtype])
+                    yield Run(pair, place, b.sub(count, first), in_turn=True, wanted=wanted)
 
-            if r == 0 or isinstance(rows, int):
-                if isinstance(rows, Value) or r < rows:
-                    store()
-            else:
-                with b.when(b.compare("sgt", rows, r)):
-                    store()
-
-    def _row(self, b: Builder, phases: list[list[Value]]) -> list[Value]:
-        """Vectors of a row in the order of the outputs, from those of each phase."""
-        if len(phases) == 1:
-            return phases[0]
-        half = self.plan.lanes // 2
-        low = [place for n in range(half) for place in (n, n + 2 * half)]
-        high = [place + half for place in low]
-        return [shuffle(b, x, y, order) for x, y in zip(*phases, strict=True) for order in (low, high)]
+        store_runs(b, self.isa, p.out_dtype, runs())

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
-from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.plan.costs import LINE
-from convgrad.plan.plane_rows import whole_vectors
+from convgrad.plan.plane_rows import run_bases, whole_vectors
 
 LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
 
@@ -36,8 +36,8 @@ class Columns:
 class RowReads:
     """Elements step · i + offset of a row, for i side by side.
 
-    Those of a stride are picked from as many vectors as it is long, which begin at multiples of it, so that taps share
-    them. What lies beside the row, or belongs to lanes that nobody wants, is not read but zero: anything may be there.
+    Those of a stride are picked from as many vectors as it is long. What lies beside the row, or
+    belongs to lanes that nobody wants, is not read but zero: anything may be there.
     """
 
     isa: Isa
@@ -56,12 +56,12 @@ class RowReads:
     @property
     def bases(self) -> list[int]:
         """Offsets at which runs of `step` vectors begin."""
-        return sorted({offset // self.step * self.step for offset in self.offsets})
+        return run_bases(self.step, self.dtype, self.offsets)
 
     def columns(self, count: int, least: int) -> Iterator[Columns]:
         """All vectors of a row of so many outputs, of the longest phase and of the shortest one, or windows."""
         lanes = self.lanes
-        vectors, first, last = whole_vectors(count, least, lanes, self.step, self.image, self.offsets)
+        vectors, first, last = whole_vectors(count, least, lanes, self.step, self.image, self.bases)
         whole = [(first, last - first)] if last - first >= LOOPED else [(n, 1) for n in range(first, last)]
         pieces = [(n, 1, False) for n in range(first)] + [(n, many, True) for n, many in whole]
         for n, many, there in pieces + [(n, 1, False) for n in range(last, vectors)]:
@@ -109,22 +109,20 @@ class RowReads:
     def _halves(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
         """Both numbers of each pair out of one vector, as x86 orders them."""
         lanes, kind, found = self.lanes, STORAGE[self.dtype], {}
-        stored, words, wide = vector_of(2 * lanes, kind), vector_of(lanes, "i32"), self.isa.vector(self.compute)
+        words, wide = vector_of(lanes, "i32"), self.isa.vector(self.compute)
         for base in self.bases:
             low, high = (self._all,) * 2 if columns.whole else self._masks(base, columns.first, columns.lanes)
             bits, address = low | high << lanes, b.at(start, base, kind)
             if not bits:
                 continue
-            if bits == (1 << 2 * lanes) - 1:
-                raw = b.load(stored, address, BYTES[self.dtype])
-            else:
-                mask = b.cast("bitcast", Value(f"i{2 * lanes}", str(bits)), vector_of(2 * lanes, "i1"))
-                raw = self.isa.load_masked(b, stored, address, BYTES[self.dtype], mask)
+            every = bits == (1 << 2 * lanes) - 1
+            mask = None if every else Value(f"i{2 * lanes}", str(bits))
+            raw = self.isa.load_bits(b, self.dtype, address, 2 * lanes, mask=mask)
             pair = b.cast("bitcast", raw, words)
             for offset in self.offsets:
-                if offset - base == 0:
+                if offset == base:
                     found[offset] = b.cast("bitcast", b.binary("shl", pair, constant(words, 16)), wide)
-                elif offset - base == 1:
+                elif offset == base + 1:
                     found[offset] = b.cast("bitcast", b.binary("and", pair, constant(words, -65536)), wide)
         return found
 

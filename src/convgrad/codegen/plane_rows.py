@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from convgrad.codegen.copying import Dim
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.plane_data import PlaneOutputs
 from convgrad.codegen.plane_reads import Columns, RowReads, ask_for
+from convgrad.codegen.results import Run, store_runs
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
@@ -45,6 +47,8 @@ class PlaneRowOutputs(PlaneOutputs):
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
             offsets=tuple(self.column_offsets), slides=True,
         )  # fmt: skip
+        pairs = self.reads.halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
+        self.reads_again = plan.taps > HELD and not pairs
         strides = p.strides[plan.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
@@ -166,7 +170,7 @@ class PlaneRowOutputs(PlaneOutputs):
                 inside = b.compare("ult", place, row.in_extent)
                 there = b.select(inside, there, self.zeros)
             here = weights
-            if plan.taps > HELD:  # else LLVM keeps them all, and makes room by spilling
+            if self.reads_again:  # else LLVM keeps them all, and makes room by spilling
                 here, _ = b.hidden(weights), numbers.clear()
             if plan.given in plan.fetches and offset in self.new_rows:
                 self._fetch(b, plan.given, there, i, plan.axes[-1].in_step)
@@ -191,25 +195,17 @@ class PlaneRowOutputs(PlaneOutputs):
         width = len(inner.phases)
         column = b.mul(i, width)
         left = None if columns.whole else inner.out_extent - columns.first * width
-        for f, phase in enumerate(row.phases):
-            for r in range(plan.rows):
-                out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
-                place = b.add(b.add(written, b.mul(out, self.out_strides[-2])), column)
-                vectors = self._row(b, [[sums[f, r, c]] for c in range(width)])
+        dtype = plan.problem.out_dtype
 
-                def store(place: Index = place, vectors: list[Value] = vectors) -> None:
-                    for v, value in enumerate(vectors):
-                        room = plan.lanes if left is None else min(plan.lanes, left - v * plan.lanes)
-                        if room > 0:
-                            address = b.at(self.target, b.add(place, v * plan.lanes), STORAGE[plan.problem.out_dtype])
-                            count = None if room == plan.lanes else index(room)
-                            self.isa.store(b, plan.problem.out_dtype, value, address, count)
+        def runs() -> Iterator[Run]:
+            for f, phase in enumerate(row.phases):
+                for r in range(plan.rows):
+                    out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
+                    there = b.add(written, b.mul(out, self.out_strides[-2]))
+                    if plan.solved in plan.fetches:
+                        self._fetch(b, plan.solved, b.at(self.target, there, STORAGE[dtype]), i, width)
+                    wanted = None if phase.count == row.count else b.compare("slt", b.add(j, r), phase.count)
+                    address = b.at(self.target, b.add(there, column), STORAGE[dtype])
+                    yield Run([sums[f, r, c] for c in range(width)], address, left, width > 1, wanted)
 
-                if plan.solved in plan.fetches:
-                    there = b.at(self.target, b.sub(place, column), STORAGE[plan.problem.out_dtype])
-                    self._fetch(b, plan.solved, there, i, width)
-                if phase.count == row.count:
-                    store()
-                else:
-                    with b.when(b.compare("slt", b.add(j, r), phase.count)):
-                        store()
+        store_runs(b, self.isa, dtype, runs())

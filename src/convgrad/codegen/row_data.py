@@ -14,6 +14,7 @@ from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.results import IN_TURN, Run, rounds_together, store_runs
 from convgrad.codegen.row_weights import read_every
 from convgrad.codegen.squares import Dim
 from convgrad.codegen.stages import Places
@@ -45,15 +46,24 @@ class PhasesTile(Tile):
         """Vectors of elements side by side, and none beyond the row."""
         columns, lanes = len(self.columns), self.isa.lanes(self.compute)
         dtype = self.c_dtype or self.compute
-        for channel in range(0, len(self.rows), self.phases):
-            for v, place in enumerate(self.c_columns):
-                parts = [tile[(channel + phase) * columns + v] for phase in range(self.phases)]
-                for i, value in enumerate(gathered(b, self.isa, parts)):
-                    room = lanes if self.rest is None else self.rest - self.phases * self._along(v) - i * lanes
-                    if room <= 0:
-                        continue
-                    address = b.at(c, self.c_rows[channel] + place + i * lanes, STORAGE[dtype])
-                    self.isa.store(b, dtype, value, address, None if room >= lanes else index(room))
+        runs = [
+            ([tile[(channel + phase) * columns + v] for phase in range(self.phases)], self.c_rows[channel] + place, v)
+            for channel in range(0, len(self.rows), self.phases) for v, place in enumerate(self.c_columns)
+        ]  # fmt: skip
+        if rounds_together(self.isa, dtype) and self.phases in IN_TURN:
+            rooms = (None if self.rest is None else self.rest - self.phases * self._along(v) for *_, v in runs)
+            store_runs(b, self.isa, dtype, (
+                Run(parts, b.at(c, there, STORAGE[dtype]), room, self.phases > 1)
+                for (parts, there, _), room in zip(runs, rooms, strict=True)
+            ))  # fmt: skip
+            return
+        for parts, there, v in runs:
+            for i, value in enumerate(gathered(b, self.isa, parts)):
+                room = lanes if self.rest is None else self.rest - self.phases * self._along(v) - i * lanes
+                if room <= 0:
+                    continue
+                address = b.at(c, there + i * lanes, STORAGE[dtype])
+                self.isa.store(b, dtype, value, address, None if room >= lanes else index(room))
 
     def _along(self, v: int) -> int:
         """Where column v begins in the row."""

@@ -7,7 +7,7 @@ for the taps r that leave no remainder: s dense problems of stride 1, none of wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -120,6 +120,19 @@ def gather_axes(problem: ConvProblem) -> tuple[GatherAxis, ...]:
         problem.x_extent, problem.y_extent, problem.taps, problem.stride, problem.dilation, problem.pad_low, strict=True
     )
     return (batch_axis(problem.batch), *(make(*axis) for axis in spatial))
+
+
+def in_pairs(axis: GatherAxis) -> GatherAxis:
+    """The same outputs, every other one of each phase in a phase of its own, such that two of them read neighbours."""
+    phases = [
+        replace(
+            phase, first=phase.first + half * axis.out_step, count=(phase.count + 1 - half) // 2,
+            offset=phase.offset + half * axis.in_step,
+        )
+        for half in range(2)
+        for phase in axis.phases
+    ]  # fmt: skip
+    return replace(axis, in_step=2 * axis.in_step, out_step=2 * axis.out_step, phases=tuple(phases))
 
 
 def _y_axis(x: int, y: int, taps: int, stride: int, dilation: int, low: int) -> GatherAxis:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.axes import gather_axes
+from convgrad.plan.axes import gather_axes, in_pairs
 from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_costs import MOST_PHASES, even_rows
-from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large, whole_vectors
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large, run_bases, whole_vectors
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
@@ -21,6 +21,8 @@ MOST_TAPS = 49  # beyond these masks and weights cost more than slabs
 MOST_SLID = 25  # where a row is one vector, of which the others are made
 MOST_COLUMNS = 9  # taps of a row
 MOST_SUMS = 25  # taps of a tile of weights; more do not stay in registers
+MOST_PAIR_SUMS = 16  # of a tile that reads pairs, next to which weights and what it reads stay in registers
+MOST_WIDER = 1.15  # times as many lanes, in vain, as pairs are worth
 MOST_PRODUCTS = 350  # multiply-adds of a tile
 MOST_PIECES = 8  # of a row, that are written out
 MOST_WRITTEN = 1100  # of all tiles that are written out
@@ -52,7 +54,7 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     outer = (1, *(axis.count for axis in axes[1:-2]))
     plan = PlaneRowsPlan(
         problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=1, tap_rows=1, slid=(),
-        block=(1, width), run=1, masks=True, fetches=("x", "y") if is_large(p) else (),
+        block=(*outer, row.count, width), run=1, masks=True, fetches=("x", "y") if is_large(p) else (),
     )  # fmt: skip
     found = []
     for rows in even_rows(row.count, MOST_ROWS):
@@ -62,8 +64,27 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
         if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not _is_spread(one):
             found.append((cycles, one))
     if found:
-        cycles, plan = min(found, key=lambda candidate: candidate[0])
-        yield cycles, _shared(plan)
+        cycles, best = min(found, key=lambda candidate: candidate[0])
+        yield cycles, _shared(_in_pairs(plan) or best)
+
+
+def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
+    """bf16 read two by two: a pair is a word, of which a shift and a mask make two f32; None where lanes are wasted."""
+    row, inner = plan.axes[-2:]
+    if plan.problem.dtype != "bf16" or inner.in_step != 1 or inner.count < 2:
+        return None
+    pairs = in_pairs(inner)
+    width = -(-pairs.count // plan.lanes) * plan.lanes
+    if 2 * width > MOST_WIDER * plan.block[-1]:
+        return None
+    found = []
+    for rows in even_rows(row.count, MOST_ROWS):
+        whole = -(-row.count // rows) * rows
+        one = replace(plan, axes=(*plan.axes[:-1], pairs), rows=rows, block=(*plan.block[:-2], whole, width))
+        written, cycles = _data_cycles(one)
+        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not _is_spread(one):
+            found.append((cycles, one))
+    return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
 
 def _in_rows(p: ConvProblem, machine: Machine) -> bool:
@@ -95,11 +116,11 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     """Multiply-adds that are written out, and cycles of all planes."""
     p, (row, inner) = plan.problem, plan.axes[-2:]
     offsets, step = list(plan.column_offsets), inner.in_step
-    bases = {offset // step for offset in offsets}
+    bases = run_bases(step, p.dtype, offsets)
     met, results = len(plan.row_offsets), plan.rows * len(row.phases) * len(inner.phases)
     deep = prod(axis.taps for axis in plan.axes[:-2])
     shortest = min(phase.count for phase in inner.phases)
-    vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, step, inner.in_extent, offsets)
+    vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, step, inner.in_extent, bases)
     of_row = 0.0
     for inside, many in ((True, last - first), (False, vectors - last + first)):
         picked = (len(offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
@@ -146,7 +167,8 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
     for rows in even_rows(row.windows, MOST_WINDOW_ROWS):
         whole = -(-row.windows // rows) * rows
         one = replace(plan, rows=rows, block=(*outer, whole, width))
-        written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, plan.column_offsets)
+        bases = run_bases(inner.stride, p.dtype, plan.column_offsets)
+        written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, bases)
         if rows * row.taps * inner.taps <= MOST_PRODUCTS and _pieces(*written) <= MOST_PIECES:
             found.append((_weights_cycles(one), one))
     if found:
@@ -158,7 +180,7 @@ def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
     """Of all planes."""
     p, (row, inner) = plan.problem, plan.axes[-2:]
     step, offsets = inner.stride, plan.column_offsets
-    bases, vectors = {offset // step for offset in offsets}, -(-inner.windows // plan.lanes)
+    bases, vectors = run_bases(step, p.dtype, offsets), -(-inner.windows // plan.lanes)
     of_plane = 0.0
     whole, rest = divmod(row.windows, plan.rows)
     for rows, many in ((plan.rows, whole), (rest, 1)):

@@ -23,6 +23,7 @@ MOST_TAPS, MOST_STEP, MOST_PHASES = 11, 3, 8
 FEW_CHANNELS = 16  # of an input of one axis, read at a time: as many runs of memory
 MOST_ROWS = 4  # of outputs in a tile
 CROSSING, PICKED = 2.4, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
+NARROW = 1.2  # cycles for a vector of 16-bit numbers, which crosses lines half as often, and is widened
 PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
 FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
 STREAM = 1.0  # cycles of a step for each row beyond the first
@@ -132,7 +133,7 @@ def _cycles(plan: RowDataPlan) -> float:
         elif shift % plan.lanes and plan.slides:
             products, loads = products + columns, loads + several / LOADS_PER_CYCLE
         elif not plan.slides:
-            loads = CROSSING * columns
+            loads = (CROSSING if SIZES[p.dtype] == SIZES[plan.compute] else NARROW) * columns
         step += max(products / FMA_PER_CYCLE, BROADCAST * len(rows) + loads, LATENCY)
         unit = min(plan.channel_unit, plan.in_channels)
         step += PART / unit if unit > 1 else WRITTEN

@@ -9,6 +9,8 @@ from convgrad.plan.plane_rows import is_large, windows_ahead
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 
+AHEAD_FROM = 1024 * 1024  # bytes of x and y from which on they are asked for ahead
+
 Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at which tap
 
 
@@ -77,7 +79,7 @@ class DepthwiseWeightsPlan(WeightsPlan):
     @property
     def asks_ahead(self) -> bool:
         """Whether memory is asked for before it is read."""
-        return is_large(self.problem)
+        return is_large(self.problem, AHEAD_FROM)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

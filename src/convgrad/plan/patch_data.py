@@ -83,7 +83,7 @@ def patch_data_candidates(base: DataPlan, registers: int, cost: float) -> Iterat
     plain = p.unknown is Unknown.X and not (p.bias or p.accumulate) and p.x_strides[-1] == 1 and p.y_channels > 0
     apart = p.stride == p.taps and set(p.dilation) == {1} and not any(p.pad_low)
     filled = p.x_extent == tuple(r * n for r, n in zip(p.taps, p.y_extent, strict=True)) and 0 not in p.x_extent
-    if not (dense and plain and apart and filled and p.taps[-1] % base.lanes == 0) or p.dtype != base.compute:
+    if not (dense and plain and apart and filled and p.taps[-1] % base.lanes == 0):
         return
     taps = prod(p.taps)
     grid = replace(

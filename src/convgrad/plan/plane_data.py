@@ -114,7 +114,7 @@ class PlaneDataPlan:
         assert p.x_channels == p.y_channels == 1
         assert self.block[-2] % self.rows == 0
         assert self.block[-1] % self.width == 0
-        assert self.axes[-1].out_step in (1, 2)
+        assert self.axes[-1].out_step in (1, 2, 4)
         assert len(self.block) == 2 or self.block[0] == 1
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,9 +16,9 @@ AHEAD_BYTES = 16 * 1024  # of what is fetched
 AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is
 
 
-def is_large(p: ConvProblem) -> bool:
-    """Whether memory is worth asking for before it is read."""
-    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > AHEAD_FROM
+def is_large(p: ConvProblem, most: int = AHEAD_FROM) -> bool:
+    """Whether x and y take more than so many bytes, and memory is worth asking for before it is read."""
+    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > most
 
 
 def bytes_ahead(size: int) -> int:
@@ -32,17 +32,30 @@ def windows_ahead(p: ConvProblem, name: str, rows: int) -> int:
     return bytes_ahead(rows * step * p.strides[name][-2] * SIZES[p.dtype])
 
 
+def run_bases(step: int, dtype: str, offsets: Iterable[int]) -> list[int]:
+    """Offsets at which runs of `step` vectors begin that hold all of these offsets.
+
+    Runs from which lanes are picked begin at multiples of the step, so that taps share them. bf16 of which two are a
+    word need not: as few as hold all.
+    """
+    if step == 2 and dtype == "bf16":
+        bases: list[int] = []
+        for offset in sorted(offsets):
+            if not bases or offset > bases[-1] + 1:
+                bases.append(offset)
+        return bases
+    return sorted({offset // step * step for offset in offsets})
+
+
 def whole_vectors(
-    count: int, least: int, lanes: int, step: int, image: int, offsets: Sequence[int]
+    count: int, least: int, lanes: int, step: int, image: int, bases: Sequence[int]
 ) -> tuple[int, int, int]:  # fmt: skip
     """How many vectors a row of `count` outputs or windows has, and from which to which all that they read is there.
 
-    They read runs of `step` vectors, that begin at multiples of it: for each offset, step · i + offset lies in one. The
-    shortest phase of a row has `least` outputs.
+    They read runs of `step` vectors, that begin at `bases`. The shortest phase of a row has `least` outputs.
     """
-    vectors = -(-count // lanes)
-    bases = [offset // step * step for offset in offsets] or [0]
-    first = max(0, -(-max(0, -min(bases) // step) // lanes))
+    vectors, bases = -(-count // lanes), bases or [0]
+    first = -(min(0, min(bases) // step) // lanes)
     last = min(least - lanes, (image - max(bases)) // step - lanes) // lanes + 1
     return vectors, min(first, vectors), max(min(first, vectors), min(last, vectors))
 
@@ -67,6 +80,17 @@ class PlaneRowsPlan(PlaneDataPlan):
     def slab_bytes(self) -> int:
         """Of the row of zeros."""
         return SIZES[self.compute] * self.axes[-1].in_extent
+
+    @property
+    def direct(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def sums(self) -> int:
+        """Vectors of results of a tile."""
+        row, inner = self.axes[-2:]
+        return self.rows * len(row.phases) * len(inner.phases)
 
     @property
     def outer_phases(self) -> list[tuple[Phase, ...]]:
@@ -100,7 +124,9 @@ class PlaneRowsPlan(PlaneDataPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         PlaneDataPlan.validate(self)
-        assert self.direct
+        assert self.masks
+        assert not self.problem.accumulate
+        assert self.problem.strides[self.solved][-1] == 1
         assert len(self.axes) > 2
         assert self.vectors == 1
         assert self.grid[-2] == 1

@@ -1,5 +1,7 @@
 """AVX-512 (F, BW, DQ, VL): 64-byte vectors, thirty-two registers, masks."""
 
+from dataclasses import replace
+
 from convgrad.codegen.isa.base import Isa
 
 ISA = Isa(
@@ -12,3 +14,4 @@ ISA = Isa(
     assembly=True,
     permute="llvm.x86.avx512.permvar",
 )
+ISA_BF16 = replace(ISA, name="avx512_bf16", bfloat=True)

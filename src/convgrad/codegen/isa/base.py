@@ -29,6 +29,7 @@ class Isa:
     fma: bool  # else a product is rounded before it is added
     half: bool  # converts f16 in hardware
     masks: bool  # masked loads and stores are single instructions
+    bfloat: bool = False  # rounds to bf16 in hardware, denormals to zero; see `codegen/results.py`
     assembly: bool = False  # squares are turned by `x86.turn`
     permute: str = ""  # the intrinsic that picks any lanes of one vector at once, without its type
 
@@ -74,22 +75,27 @@ class Isa:
 
         With `mask`, an integer of as many bits, only the lanes whose bits are set are.
         """
+        return self._widen(b, dtype, self.load_bits(b, dtype, address, lanes, count, mask))
+
+    def load_bits(
+        self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None,
+        mask: Value | None = None,
+    ) -> Value:  # fmt: skip
+        """The same numbers, as they are stored."""
         stored = STORAGE[dtype] if lanes == 1 else vector_of(lanes, STORAGE[dtype])
         if mask is not None and mask.text.isdigit() and int(mask.text).bit_count() == 1:  # as of a count of 1
             lane = int(mask.text).bit_length() - 1
             one = b.load(STORAGE[dtype], b.at(address, lane, STORAGE[dtype]), BYTES[dtype])
-            raw = b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
-        elif mask is not None:
+            return b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
+        if mask is not None:
             bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
-            raw = self.load_masked(b, stored, address, BYTES[dtype], bits)
-        elif count is None:
-            raw = b.load(stored, address, BYTES[dtype])
-        elif count.text == "1":  # LLVM 22 reads two 16-bit numbers under a mask known to hold in one lane only
+            return self.load_masked(b, stored, address, BYTES[dtype], bits)
+        if count is None:
+            return b.load(stored, address, BYTES[dtype])
+        if count.text == "1":  # LLVM 22 reads two 16-bit numbers under a mask known to hold in one lane only
             one = b.load(STORAGE[dtype], address, BYTES[dtype])
-            raw = b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 0")
-        else:
-            raw = self.load_masked(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
-        return self._widen(b, dtype, raw)
+            return b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 0")
+        return self.load_masked(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
         """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
@@ -262,15 +268,23 @@ def _like(x: Value, kind: str) -> str:
     return vector_of(lanes_of(x), kind) if x.type.startswith("<") else kind
 
 
-def float_to_bfloat(b: Builder, value: Value) -> Value:
-    """Rounded to nearest, as bits; denormals stay what they are, NaN becomes all ones."""
+def rounded_to_bfloat(b: Builder, value: Value) -> Value:
+    """Bits whose upper half is `value` rounded to nearest; denormals stay what they are, NaN becomes all ones.
+
+    With the lowest bit that stays or-ed to the lowest of those that go, a tie is above the half if that makes it even.
+    """
     bits = b.cast("bitcast", value, _like(value, "i32"))
     whole = bits.type
     odd = b.binary("and", b.binary("lshr", bits, constant(whole, 16)), constant(whole, 1))
-    rounded = b.binary("add", bits, b.binary("add", odd, constant(whole, 0x7FFF)))
+    rounded = b.binary("add", b.binary("or", bits, odd), constant(whole, 0x7FFF))
     nan = b.emit(_like(value, "i1"), f"fcmp uno {value}, {value.text}")
-    kept = b.select(nan, constant(whole, -1), rounded)  # all ones is NaN, too, and costs one instruction
-    return b.cast("trunc", b.binary("lshr", kept, constant(whole, 16)), _like(value, "i16"))
+    return b.select(nan, constant(whole, -1), rounded)  # all ones is NaN, too, and costs one instruction
+
+
+def float_to_bfloat(b: Builder, value: Value) -> Value:
+    """The same, as numbers of 16 bits."""
+    kept = rounded_to_bfloat(b, value)
+    return b.cast("trunc", b.binary("lshr", kept, constant(kept.type, 16)), _like(value, "i16"))
 
 
 def _half_to_float(b: Builder, raw: Value) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.interleave import pick
@@ -13,6 +14,7 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
+from convgrad.codegen.results import Run, rounds_together, store_runs
 
 Sums = dict[tuple[int, int], Value]  # of row and column
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
@@ -95,8 +97,20 @@ class Tile:
 
     def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c."""
+        if rounds_together(self.isa, self.c_dtype):
+            store_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
+            return
         for value, place in zip(tile, self._at_c(b, c), strict=True):
             self.isa.store(b, self.c_dtype or self.compute, value, place)
+
+    def _runs(self, b: Builder, c: Value, tile: Sequence[Value]) -> Iterator[Run]:
+        """What lies side by side, row by row."""
+        lanes, columns = self.isa.lanes(self.compute), self.c_columns
+        starts = [v for v, column in enumerate(columns) if v == 0 or column != columns[v - 1] + lanes]
+        for r, row in enumerate(self.c_rows):
+            for start, stop in pairwise([*starts, len(columns)]):
+                values = tile[r * len(columns) + start : r * len(columns) + stop]
+                yield Run(values, b.at(c, row + columns[start], self._kind(self.c_dtype)))
 
     def stream(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c, past the caches: `Isa.stream`."""

@@ -1,0 +1,194 @@
+"""Vectors of results, several at a time: how they are rounded to 16 bits, put in order and stored.
+
+bf16 is rounded by integers, five instructions a vector and what it takes to halve it. Where the processor rounds, it
+does so in one for two vectors, but takes denormals for zeros and leaves of a NaN what it likes. So all that it makes is
+looked at before it is stored, three instructions for two vectors: where a result is zero or NaN the sums are looked at,
+too, and a NaN or a denormal sends all of them the long way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from convgrad.codegen.interleave import gathered
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
+from convgrad.codegen.isa.base import STORAGE, Isa, lanes_of, rounded_to_bfloat, shuffle
+
+IN_TURN = (1, 2, 4)  # vectors of a run
+TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many
+UNLIKE = 0x01 | 0x20 | 0x80  # quiet NaN, denormal, signalling NaN (Intel 64 and IA-32 manual, VFPCLASSPS)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Results side by side in memory: vectors one after the other or, `in_turn`, a number of each in turn.
+
+    There may be any number of the former, and as many of the latter as `IN_TURN` says.
+    """
+
+    vectors: Sequence[Value]
+    address: Value
+    room: Index | None = None  # how many are stored; None: all of them
+    in_turn: bool = False
+    wanted: Value | None = None  # an i1, whether the run is stored at all
+
+
+def rounds_together(isa: Isa, dtype: str) -> bool:
+    """Whether vectors that are stored together take less than one by one."""
+    return dtype == "bf16" and isa.bfloat
+
+
+def store_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
+    """Round and store all of them."""
+    if not rounds_together(isa, dtype):
+        for run in runs:
+            _store(b, run, lambda run: _store_exactly(b, isa, dtype, run))
+        return
+    runs = [_here(b, run) for run in runs]
+    some: list[Run] = []
+    for run in runs:
+        some.append(run)
+        if sum(len(run.vectors) for run in some) >= TOGETHER or run is runs[-1]:
+            _store_checked(b, isa, some)
+            some = []
+
+
+def _here(b: Builder, run: Run) -> Run:
+    """The same, whose sums LLVM may not put off until they are stored: it spills what they are made of."""
+    vectors = [b.emit(x.type, f'call {x.type} asm sideeffect "", "=v,0"({x})') for x in run.vectors]
+    return replace(run, vectors=vectors)
+
+
+def _store(b: Builder, run: Run, store: Callable[[Run], None]) -> None:
+    """If it is wanted."""
+    if run.wanted is None:
+        store(run)
+    else:
+        with b.when(run.wanted):
+            store(run)
+
+
+def _store_exactly(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
+    """By integer arithmetic, or what the instruction set has for other types."""
+    if run.in_turn and dtype == "bf16":
+        words = [_word_of_pair(b, *run.vectors[n : n + 2]) for n in range(0, len(run.vectors), 2)]
+        for number, pairs in enumerate(gathered(b, isa, words) if len(words) > 1 else words):
+            numbers = b.cast("bitcast", pairs, vector_of(2 * lanes_of(pairs), "i16"))
+            _store_words(b, isa, numbers, run, number * lanes_of(numbers))
+        return
+    vectors = gathered(b, isa, list(run.vectors)) if run.in_turn else run.vectors
+    for number, value in enumerate(vectors):
+        place = number * lanes_of(value)
+        count = _left(b, run.room, place, lanes_of(value))
+        if count is None or count.text != "0":
+            isa.store(b, dtype, value, b.at(run.address, place, STORAGE[dtype]), count)
+
+
+def _store_checked(b: Builder, isa: Isa, runs: list[Run]) -> None:
+    """By the processor's own rounding, if it means the same."""
+    sums = [value for run in runs for value in run.vectors]
+    ends = [(n, min(n + 1, len(sums) - 1)) for n in range(0, len(sums), 2)]
+    pairs = [_rounded_pair(b, sums[one], sums[other]) for one, other in ends]
+    stored = [lanes for run in runs for lanes in _stored_lanes(run)]
+    both = [stored[one] + stored[other] for one, other in ends]
+    (special,) = b.one_of(
+        _any_zero_or_nan(b, pairs, both), lambda: [_any_unlike(b, sums)], lambda: [Value("i1", "false")]
+    )  # fmt: skip
+    lanes = lanes_of(sums[0])
+    parts = [(pair, half * lanes) for pair in pairs for half in range(2)]
+
+    def fast() -> None:
+        first = 0
+        for run in runs:
+            mine = parts[first : first + len(run.vectors)]
+            first += len(run.vectors)
+            _store(b, run, lambda run, mine=mine: _store_rounded(b, isa, run, mine))
+
+    def exactly() -> None:
+        for run in runs:
+            _store(b, run, lambda run: _store_exactly(b, isa, "bf16", run))
+
+    b.either(special, exactly, fast)
+
+
+def _store_rounded(b: Builder, isa: Isa, run: Run, parts: Sequence[tuple[Value, int]]) -> None:
+    """Halves of rounded pairs, each by the lane with which it begins; in order, and two at a time."""
+    lanes = lanes_of(run.vectors[0])
+    places = [(pair, start + lane) for pair, start in parts for lane in range(lanes)]
+    if run.in_turn:
+        many = len(parts)
+        places = [places[(n % many) * lanes + n // many] for n in range(many * lanes)]
+    for first in range(0, len(places), 2 * lanes):
+        wanted = places[first : first + 2 * lanes]
+        one, other = wanted[0][0], wanted[-1][0]
+        order = [lane + (0 if pair is one else 2 * lanes) for pair, lane in wanted]
+        words = one if order == list(range(2 * lanes)) else shuffle(b, one, other, order)
+        _store_words(b, isa, words, run, first)
+
+
+def _store_words(b: Builder, isa: Isa, words: Value, run: Run, place: int) -> None:
+    """Numbers of 16 bits, at a place of a run, as many as there is room for."""
+    count = _left(b, run.room, place, lanes_of(words))
+    if count is None or count.text != "0":
+        isa.store_bits(b, words, b.at(run.address, place, STORAGE["bf16"]), count)
+
+
+def _left(b: Builder, room: Index | None, place: int, lanes: int) -> Value | None:
+    """Of the lanes of a vector that begins at a place of a run those that are stored; None: all of them."""
+    if room is None:
+        return None
+    count = b.maximum(b.minimum(b.sub(room, place), lanes), 0)
+    return None if count == lanes else index(count)
+
+
+def _rounded_pair(b: Builder, low: Value, high: Value) -> Value:
+    lanes = 2 * lanes_of(low)
+    both = b.call(vector_of(lanes, "bfloat"), f"llvm.x86.avx512bf16.cvtne2ps2bf16.{16 * lanes}", high, low)
+    return b.cast("bitcast", both, vector_of(lanes, "i16"))
+
+
+def _stored_lanes(run: Run) -> list[list[bool]]:
+    """Of each vector the lanes that are stored, as far as is known: the others are often zero."""
+    many, lanes = len(run.vectors), lanes_of(run.vectors[0])
+    room = run.room if isinstance(run.room, int) else many * lanes
+    return [
+        [(lane * many + v if run.in_turn else v * lanes + lane) < room for lane in range(lanes)] for v in range(many)
+    ]
+
+
+def _any_zero_or_nan(b: Builder, words: Sequence[Value], stored: Sequence[list[bool]]) -> Value:
+    """Of bf16 in lanes that are stored: without its sign, and less one, such a number is above that of infinity."""
+    largest: Value | None = None
+    for numbers, lanes in zip(words, stored, strict=True):
+        size = b.binary("add", b.binary("add", numbers, numbers), constant(numbers.type, -1))
+        if not all(lanes):
+            mask = "<" + ", ".join(f"i16 {-int(one)}" for one in lanes) + ">"
+            size = b.binary("and", size, Value(size.type, mask))
+        largest = size if largest is None else b.call(size.type, f"llvm.umax.v{lanes_of(size)}i16", largest, size)
+    assert largest is not None
+    return _any(b, b.compare_like("ugt", largest, 2 * 0x7F80 - 1))
+
+
+def _any_unlike(b: Builder, sums: Sequence[Value]) -> Value:
+    """Whether any lane holds a number that the processor rounds in its own way."""
+    found: Value | None = None
+    for value in sums:
+        lanes = lanes_of(value)
+        name = f"llvm.x86.avx512.fpclass.ps.{32 * lanes}"
+        unlike = b.call(vector_of(lanes, "i1"), name, value, Value("i32", str(UNLIKE)))
+        found = unlike if found is None else b.binary("or", found, unlike)
+    assert found is not None
+    return _any(b, found)
+
+
+def _any(b: Builder, lanes: Value) -> Value:
+    return b.emit("i1", f"icmp ne {b.cast('bitcast', lanes, f'i{lanes_of(lanes)}')}, 0")
+
+
+def _word_of_pair(b: Builder, even: Value, odd: Value) -> Value:
+    """Both as bf16, exactly, in a word, whose upper half the odd number has already."""
+    low, high = rounded_to_bfloat(b, even), rounded_to_bfloat(b, odd)
+    low = b.binary("lshr", low, constant(low.type, 16))
+    return b.binary("or", low, b.binary("and", high, constant(high.type, -65536)))
