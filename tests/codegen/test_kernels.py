@@ -18,6 +18,7 @@ from convgrad.plan.machine import machine_for
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
+from convgrad.plan.turned_data import TurnedDataPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 X, W, Y = Unknown.X, Unknown.W, Unknown.Y
@@ -243,6 +244,7 @@ def kinds(plan):
             "own weights": plan.packs_weights,
             "unpacked weights": plan.reads_weights,
             "bands": plan.has_bands,
+            "turned at the end": isinstance(plan, TurnedDataPlan),
         }
     else:
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
@@ -334,6 +336,10 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "across groups, packed": (
         problem_of(Y, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, layout="NXC", **SAME),
         {"across groups"},
+    ),
+    "across groups, turned at the end": (
+        problem_of(X, (9, 13), (9, 13), (3, 3), channels=(4, 4), groups=19, layout="NXC", **SAME),
+        {"across groups", "turned at the end"},
     ),
     "several blocks of input channels": (
         problem_of(Y, (7, 7), (7, 7), (3, 3), channels=(600, 20), **SAME),
@@ -449,7 +455,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     ),
     "weights, bands across groups": (
         problem_of(
-            W, (40, 300), (40, 300), (3, 3), channels=(2, 2), groups=9, dilation=(15, 1), low=(15, 1), layout="NXC"
+            W, (40, 300), (40, 300), (3, 3), channels=(3, 2), groups=9, dilation=(15, 1), low=(15, 1), layout="NXC"
         ),
         {"lanes along y, across groups", "bands"},
     ),
@@ -458,8 +464,12 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along y, across groups", "in place"},
     ),
     "weights across groups, packed": (
-        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, layout="NXC", **SAME),
+        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(3, 4), groups=19, layout="NXC", **SAME),
         {"lanes along y, across groups"},
+    ),
+    "weights across groups, y picked": (
+        problem_of(W, (21, 60), (21, 60), (3, 3), channels=(2, 4), groups=19, layout="NXC", **SAME),
+        {"lanes along x, across groups", "several chunks", "several blocks"},
     ),
 }
 

@@ -11,7 +11,21 @@ from codegen import random_problems
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check
 from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
-from convgrad.codegen import bias, data, finish, flat, input_slab, interleave, lanes, packing, panels, stages, weights
+from convgrad.codegen import (
+    bias,
+    data,
+    finish,
+    flat,
+    group_weights,
+    input_slab,
+    interleave,
+    lanes,
+    packing,
+    panels,
+    stages,
+    turned_data,
+    weights,
+)
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.microkernels.contract import Tile
@@ -29,6 +43,7 @@ ODD_GROUPS = problem_of(Y, (5, 57), (5, 57), (3, 3), channels=(1, 1), groups=41,
 PACKED = problem_of(
     W, (9, 9), (9, 9), (3, 3), channels=(61, 37), layout="NXC", **SAME, dtype="bf16", out_dtype="f32"
 )  # fmt: skip
+IMAGES = problem_of(W, (33, 60), (33, 60), (3, 3), channels=(2, 2), groups=9, batch=9, layout="NXC", **SAME)
 ADDED = problem_of(Y, (9, 9), (9, 9), (3, 3), channels=(17, 20), **SAME, accumulate=True)
 
 
@@ -95,6 +110,20 @@ def picked_one_too_far(plain, b, parts, wanted):
 
 def groups_that_go_on(plain, plan, b, group, block):
     return b.mul(block, plan.lane_groups)
+
+
+def whole_vectors_of_groups(plain, self, b):
+    many = self.plan.vector_groups
+    return b.mul(b.floor_div(plain(self, b), many), many)
+
+
+def not_turned(plain, b, x, y, lanes):
+    return plain(b, x, y, sorted(lanes))
+
+
+def taps_before(plain, self, taps, channels):
+    tile = plain(self, taps, channels)
+    return replace(tile, columns=(tile.columns[0], *tile.columns[:-1]))
 
 
 def rows_that_go_on(plain, self, row):
@@ -244,6 +273,27 @@ MUTANTS = {
     "gradients of groups meet each other's channels": Mutant(
         packing, "pick", picked_one_too_far, NAMED["weights across groups, packed"], MASKED
     ),
+    "weights of groups are not exchanged": Mutant(
+        turned_data.TurnedStages, "_exchange", nothing, NAMED["across groups, turned at the end"]
+    ),
+    "sums of groups are not turned": Mutant(
+        turned_data, "shuffle", not_turned, NAMED["across groups, turned at the end"]
+    ),
+    "lanes of a group meet another one's y": Mutant(
+        Groups, "sources", sources_of_the_group_before, NAMED["weights across groups, y picked"]
+    ),
+    "zeros around x are left out, in vectors of groups": Mutant(
+        group_weights, "emit_zero_outside", nothing, IMAGES
+    ),
+    "a slab of vectors of groups begins with what was there": Mutant(
+        group_weights, "emit_zero", nothing, NAMED["weights across groups, y picked"]
+    ),
+    "groups that fill no vector are not packed": Mutant(
+        group_weights.GroupSums, "_groups", whole_vectors_of_groups, NAMED["weights across groups, y picked"]
+    ),
+    "taps of a vector of groups are others": Mutant(
+        group_weights.GroupSums, "_tile_of", taps_before, NAMED["weights across groups, y picked"]
+    ),
     "the last bundle goes on beyond the groups": Mutant(
         lanes, "first_group", groups_that_go_on, ODD_GROUPS
     ),
@@ -259,7 +309,7 @@ MUTANTS = {
     "all blocks of channels pack the weights of the first": Mutant(
         data.DataStages, "_pack", panel_of_the_first_channels, NAMED["tasks pack their own weights"]
     ),
-    "bias of own weights is not packed": Mutant(panels, "_pack_bias", nothing, NAMED["tasks pack their own weights"]),
+    "bias of own weights is not packed": Mutant(panels, "pack_bias", nothing, NAMED["tasks pack their own weights"]),
     "bias is forgotten": Mutant(Sweep, "_start", sums_that_start_from_zero, BIASED),
     "the result is stored over what was there": Mutant(Copy, "store", stored_over, ADDED),
     "the last task is left behind": Mutant(stages, "_emit_claims", one_task_less, NAMED["along channels, packed"]),

@@ -9,6 +9,7 @@ from math import prod
 from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.lanes import first_group
 from convgrad.codegen.stages import Places
 from convgrad.codegen.tap_sums import paces
 from convgrad.dtypes import SIZES
@@ -48,12 +49,13 @@ class DataAhead:
         following = b.add(i_block, 1)
         last = b.compare("sge", following, plan.i_blocks)
         then = b.minimum(b.select(last, index(b.add(task, at.threads)), task), prod(plan.grid) - 1)
-        *blocks, group, _ = b.split(then, plan.grid)
+        *blocks, group, share = b.split(then, plan.grid)
         place = b.mul(b.select(last, index(0), index(following)), plan.i_block * self.strides[2])
         steps = (self.strides[0], *self.strides[3:])
         for block, size, axis, first, step in zip(blocks, plan.block, plan.axes, plan.slab_start, steps, strict=True):
             origin = b.maximum(b.add(b.mul(b.mul(block, size), axis.in_step), first), 0)
             place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
+        group = first_group(plan, b, group, b.mul(share, plan.blocks_per_task))
         place = b.add(place, b.mul(group, self.strides[1]))
         self.slab = b.beyond(at.of(self.given), b.mul(place, self.size))
 
@@ -86,7 +88,8 @@ class DataAhead:
         plan = self.plan
         extents = (min(extent, axis.in_extent) for extent, axis in zip(plan.slab_extent, plan.axes, strict=True))
         steps = (self.strides[0], *self.strides[3:], self.strides[2])
-        box = zip((*extents, min(plan.i_block, plan.in_channels)), steps, strict=True)
+        channels = min(plan.i_block, plan.in_channels) * plan.slab_groups  # those of groups lie side by side
+        box = zip((*extents, channels), steps, strict=True)
         return lines_of([(extent, self.size * step) for extent, step in box])
 
     def _following_panel(self, b: Builder, at: Places, turn: Turn) -> Value:

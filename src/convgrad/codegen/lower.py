@@ -11,6 +11,7 @@ from convgrad.codegen.dot_weights import lower_dot_weights
 from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
 from convgrad.codegen.gathered_weights import lower_gathered_weights
+from convgrad.codegen.group_weights import lower_group_weights
 from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_weights import lower_matrix_weights
@@ -22,6 +23,7 @@ from convgrad.codegen.plane_rows import lower_plane_rows
 from convgrad.codegen.plane_weights import lower_plane_weights
 from convgrad.codegen.row_data import lower_row_data
 from convgrad.codegen.row_weights import lower_row_weights
+from convgrad.codegen.turned_data import lower_turned_data
 from convgrad.codegen.weights import lower_weights
 from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
@@ -32,6 +34,7 @@ from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -41,6 +44,7 @@ from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
+from convgrad.plan.turned_data import TurnedDataPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
 
@@ -53,10 +57,12 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (MatrixWeightsPlan, lower_matrix_weights),
     (FlatDataPlan, lower_flat_data),
     (DepthwiseDataPlan, lower_depthwise_data),
+    (TurnedDataPlan, lower_turned_data),
     (RowDataPlan, lower_row_data),
     (PatchDataPlan, lower_patch_data),
     (FoldedPlan, lower_folded),
     (DepthwiseWeightsPlan, lower_depthwise_weights),
+    (GroupWeightsPlan, lower_group_weights),
     (RowWeightsPlan, lower_row_weights),
     (InPlaceWeightsPlan, lower_in_place_weights),
     (WindowLanesPlan, lower_window_lanes),

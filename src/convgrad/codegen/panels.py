@@ -20,7 +20,8 @@ from convgrad.plan.data import DataPlan
 PANEL = "panel"  # the part of a task that packs one of its own
 
 
-def _pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index, target: Value) -> None:
+def pack_bias(plan: DataPlan, b: Builder, at: Places, group: Index, block: Index, target: Value) -> None:
+    """That of a block of lanes, with zeros in lanes that hold no channel."""
     isa, p = ISAS[plan.isa], plan.problem
     steps = (plan.out_channels * p.bias_stride, p.bias_stride)
     emit_zero(b, isa, plan.compute, target, plan.width)
@@ -90,7 +91,7 @@ class Panels:
             b.loop(0, b.floor_div(channels, unit), run, name="run")
         if bias is not None:
             with b.when(b.compare("eq", i_block, 0)):
-                _pack_bias(plan, b, at, group, block, bias)
+                pack_bias(plan, b, at, group, block, bias)
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,
@@ -129,5 +130,5 @@ class Panels:
         origin = lane_origin(plan, b, group, block, group_step, out_step)
         if plan.problem.bias:
             with b.when(b.compare("eq", i_block, 0)):
-                _pack_bias(plan, b, at, group, block, self._own_bias(b, at))
+                pack_bias(plan, b, at, group, block, self._own_bias(b, at))
         return b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), self.kind)

@@ -139,7 +139,7 @@ class SumsStage(WindowSlabs):
         self.own = self._own_sums(b, at)
         if self.own is None:
             self._clear(b)
-        self.ahead = WeightsAhead(plan, self.bundle, self.first_row, self.first_block) if plan.fetches_ahead else None
+        self.ahead = self._ahead() if plan.fetches_ahead else None
         bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
         if bias:
             bias.clear(b)
@@ -178,6 +178,10 @@ class SumsStage(WindowSlabs):
             self._sweep(b, rows, of_block, lane_block, starts)
 
         b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
+
+    def _ahead(self) -> WeightsAhead:
+        """What its tiles fetch."""
+        return WeightsAhead(self.plan, self.bundle, self.first_row, self.first_block)
 
     def _own_sums(self, b: Builder, at: Places) -> OwnSums | None:
         """Where a task has its sums to itself."""

@@ -26,15 +26,16 @@ from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.order import FEW_CHANNELS, MOST_SHUFFLED
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
+from convgrad.plan.turned_data import TurnedDataPlan
 from convgrad.problem.conv import ConvProblem
 
 MOST_UNROLLED = 320  # multiply-adds written out
-MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers
+MOST_TURNED = 32  # taps and weights of one, written out for each phase
 
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
@@ -87,6 +88,8 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
         return 0
     if not plan.spread and sums_taps_inside(plan, machine):
         return 1
+    if isinstance(plan, TurnedDataPlan):
+        return _known_axes(plan, plan.in_channels)
     if plan.spread and plan.in_channels > 1:
         inner = plan.axes[-1]
         products = plan.in_channels * sum(phase.taps for phase in inner.phases)
@@ -100,6 +103,15 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
             break
         count += 1
     return count
+
+
+def _known_axes(plan: TurnedDataPlan, products: int) -> int:
+    """Innermost axes of few taps, which are written out for each phase: sums have the same order in any case."""
+    for count, axis in enumerate(reversed(plan.axes[1:])):
+        products *= axis.taps
+        if products > MOST_TURNED or len(axis.phases) > MOST_KNOWN_PHASES:
+            return count
+    return len(plan.axes) - 1
 
 
 def _shape(plan: DataPlan | PlaneDataPlan) -> str:
@@ -129,4 +141,6 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "along outputs, in place"
     if isinstance(plan, DepthwiseDataPlan):
         return "across groups, rows together"
+    if isinstance(plan, TurnedDataPlan):
+        return "across groups, turned at the end"
     return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"

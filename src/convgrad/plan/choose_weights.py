@@ -9,6 +9,7 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_depthwise_weights import depthwise_weights_candidates
 from convgrad.plan.choose_dots import dot_weights_candidates
+from convgrad.plan.choose_group_weights import group_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
@@ -18,6 +19,7 @@ from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -37,7 +39,8 @@ UNROLLED_WINDOWS = 4
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
-    by_vectors = sorted([*_candidates(problem, machine), *by_windows], key=lambda candidate: candidate[0])
+    by_groups = group_weights_candidates(problem, machine)
+    by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_groups], key=lambda candidate: candidate[0])
     by_tiles = [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
@@ -56,7 +59,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
-    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan):
+    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan | GroupWeightsPlan):
         return plan
     if _sums_in_place(plan):
         return rows_of_windows(replace(plan, direct=True))
@@ -80,6 +83,8 @@ def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
         return "lanes along windows, in place"
     if isinstance(plan, WindowLanesPlan):
         return "lanes along windows"
+    if isinstance(plan, GroupWeightsPlan):
+        return "lanes along x across groups, y picked"
     if isinstance(plan, DepthwiseWeightsPlan):
         return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}, taps together"
     return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"

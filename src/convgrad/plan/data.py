@@ -118,7 +118,8 @@ class DataPlan(DataSlab):
         strides = self.problem.strides[given]
         size = SIZES[self.problem.dtype] * prod(self.problem.shapes[given])
         together = abs(strides[2]) <= abs(strides[-1])
-        return together and not (self.reads_in_place or self.spread) and size > KEPT_BYTES
+        apart = self.spread and strides[1:3] != (self.in_channels, 1)
+        return together and not (self.reads_in_place or apart) and size > KEPT_BYTES
 
     @property
     def fetches_weights(self) -> bool:

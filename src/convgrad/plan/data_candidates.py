@@ -21,7 +21,15 @@ from convgrad.plan.data_in_place import reads_in_place
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import taps_inside
 from convgrad.plan.patch_data import patch_data_candidates
-from convgrad.plan.tiles import TileShape, best_pixel_tile, best_sharing_tile, best_spread_tile, best_tile
+from convgrad.plan.tiles import (
+    TileShape,
+    best_pixel_tile,
+    best_sharing_tile,
+    best_spread_tile,
+    best_tile,
+    best_turned_tile,
+)
+from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.problem.conv import ConvProblem, Unknown
 
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
@@ -134,10 +142,21 @@ class DataCandidates:
             inner.in_step, lanes, self.machine.registers,
         )  # fmt: skip
         turn = TURN_PLANES if channels == (1, 1) else TURN
+        turned = can_turn(*channels, lanes) and worth_turning(problem)
+        if turned:
+            depth, counts = prod(problem.taps) / self.phases, tuple(axis.count for axis in self.axes)
+            shape = best_turned_tile(
+                counts, problem.groups, self.channels_out, depth, lanes, self.machine.registers
+            )  # fmt: skip
         cost = self.elements_in * (MOVE if self.pixel_major else turn)
         cost += self.elements_out * (turn if self.out_channels_first else MOVE)
         many = shape.width // lanes * (lanes // self.channels_out)
         across = self._planned(shape, spread=True, pixel_major=True, lane_groups=many)
+        if turned:
+            fields = {
+                name: getattr(across, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init
+            }
+            across = TurnedDataPlan(**fields)
         yield self.phases * shape.cycles + cost, across
         if reads_in_place(across):
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)

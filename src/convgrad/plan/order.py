@@ -5,7 +5,8 @@ by channel. So an element has the same bits in a large problem and in a part of 
 
 Where vectors run across groups of several channels, registers hold a row of positions, and channels come between the
 taps of the outer axes and those of the innermost one. So they do where a vector or two hold all that are solved for
-(`taps_inside`).
+(`taps_inside`). Where groups have as many channels on either side, lanes may be added at the very end: for each of the
+group's outputs one sum per input channel, tap by tap, and then these, by halves (`turned_data.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ LONG_RUN, SHORT_RUN, RUN_FOR_FEW = 64, 32, 16  # channels
 FEW_TAPS = 9
 MOST_INSIDE, MOST_APART = 7, 2  # taps of the innermost axis, and their dilation
 MOST_PHASES = 4
+MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers, across groups
 FEWEST_ROWS = 8  # of a tile, which hide how long a multiply-add takes; there are registers for them
 
 

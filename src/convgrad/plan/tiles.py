@@ -28,6 +28,7 @@ SPARE = 4  # registers for elements of A that several taps share, which LLVM rea
 MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
 CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
+TURNED_OVERHEAD = 6.0  # of one that begins with zeros, and whose results are stored as they are turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,29 @@ def best_spread_tile(
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
+
+
+def best_turned_tile(
+    counts: Ints, groups: int, channels: int, taps: float, lanes: int, registers: int
+) -> TileShape:  # fmt: skip
+    """The cheapest tile of sums that are turned at the end, as many of a position as a group has channels.
+
+    Positions of a row, or the same one of several images, where that leaves fewer over.
+    """
+    images, *rest, inner = counts
+    blocks = -(-groups * channels // lanes)
+    most = max(1, (registers - 1) // (channels + 1) - 1)  # sums, all that a tap reads, and two for turning
+    tiles = [(1, *(1 for _ in rest), n) for n in range(1, min(most, max(1, inner)) + 1)]
+    tiles += [(n, *(1 for _ in rest), 1) for n in range(2, min(most, images) + 1)]
+
+    def cycles(tile: Ints) -> float:
+        positions = prod(tile)
+        step = _step_cycles(positions * channels, 0, positions + channels)
+        turn = positions * 2 * channels / FMA_PER_CYCLE  # shuffles and sums
+        return _tiles(counts, tile) * blocks * (taps * step + TURNED_OVERHEAD + turn)
+
+    tile = min(tiles, key=cycles)
+    return TileShape(tile, lanes, cycles(tile))
 
 
 def best_pixel_tile(

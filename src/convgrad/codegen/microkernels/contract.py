@@ -71,7 +71,10 @@ class Tile:
         Lines of `walks` are asked for on the way.
         """
         first = self.load(b, c) if first is None else first
-        tile = self.sum(b, a, x, first, reductions, taps, walks)
+        self.put(b, c, self.sum(b, a, x, first, reductions, taps, walks))
+
+    def put(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """To c, past the caches if that is wanted and c begins with a line."""
         if self.past_caches:
             b.either(self.isa.is_aligned(b, c), lambda: self.stream(b, c, tile), lambda: self.store(b, c, tile))
         else:

@@ -1,0 +1,106 @@
+"""Lowering of a TurnedDataPlan: that of a DataPlan with sums for each turn of a group, and weights in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgrad.codegen.ahead import Walk
+from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.isa.base import STORAGE, lanes_of, shuffle
+from convgrad.codegen.lanes import lane_dims, lane_origin, weights_steps
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.products import Taps
+from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.panels import pack_bias
+from convgrad.codegen.stages import Places
+from convgrad.codegen.sweep import Sweep
+from convgrad.plan.turned_data import TurnedDataPlan
+
+
+def lower_turned_data(plan: TurnedDataPlan) -> KernelModule:
+    """Two stages, weights and outputs; or one."""
+    module = Module()
+    stages, shared, scratch = emit_data(module, TurnedStages(plan))
+    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedTile(Tile):
+    """A tile of one column, whose sums are `turns` vectors each until they are stored."""
+
+    turns: int
+
+    def emit(
+        self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
+        taps: Taps = ((0, 0),), walks: Sequence[Walk] = (),
+    ) -> None:  # fmt: skip
+        """As of any tile."""
+        first = self.load(b, c) if first is None else first
+        lanes, turns = self.isa.lanes(self.compute), range(self.turns)
+        fields = {name: getattr(self, name) for name in Tile.__dataclass_fields__}
+        fields |= {"columns": tuple(d * lanes for d in turns), "c_columns": tuple(0 for _ in turns)}
+        sums = Tile(**fields)
+        parts = sums.sum(b, a, x, sums.zeros(), reductions, taps, walks)
+        rows = (parts[r : r + self.turns] for r in range(0, len(parts), self.turns))
+        tile = [b.binary("fadd", start, _turned(b, row)) for start, row in zip(first, rows, strict=True)]
+        self.put(b, c, tile)
+
+
+def _turned(b: Builder, parts: Sequence[Value]) -> Value:
+    """Their sum, part d turned from lane c to lane c xor d: half of them at a time."""
+    parts, half = list(parts), len(parts) // 2
+    while half:
+        lanes = [lane ^ half for lane in range(lanes_of(parts[0]))]
+        parts = [b.binary("fadd", parts[d], shuffle(b, parts[d + half], parts[d + half], lanes)) for d in range(half)]
+        half //= 2
+    return parts[0]
+
+
+class TurnedSweep(Sweep):
+    """All tiles of a task, for one block of groups."""
+
+    plan: TurnedDataPlan
+
+    def _tile(self, shape: tuple[int, ...]) -> Tile:
+        tile = Sweep._tile(self, shape)
+        fields = {name: getattr(tile, name) for name in Tile.__dataclass_fields__}
+        return TurnedTile(**fields | {"groups": None, "a_shared": True}, turns=self.plan.turns)
+
+
+class TurnedStages(DataStages):
+    """The stages of a plan."""
+
+    plan: TurnedDataPlan
+    sweep = TurnedSweep
+
+    def _pack(
+        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
+    ) -> None:  # fmt: skip
+        """Lanes are channels of the input: vector k of a tap has the weights of output k, then those of c xor k."""
+        plan, (group, block, _) = self.plan, which
+        group_step, out_step, in_step = weights_steps(plan)
+        origin = lane_origin(plan, b, group, block, group_step, in_step)
+        source = b.at(at.w, origin, STORAGE[plan.problem.dtype])
+        lanes = lane_dims(plan, block, b, group_step, in_step)
+        self.pack_panel(b, at, source, target, lanes=lanes, channels=(plan.turns, plan.turns, out_step))
+        b.loop(0, plan.taps, lambda tap, _: self._exchange(b, target, tap), name="tap")
+        if bias is not None:
+            pack_bias(plan, b, at, group, block, bias)
+
+    def _exchange(self, b: Builder, panel: Value, tap: Index) -> None:
+        """Lane c of vector d gets that of vector c xor d, bit by bit of d."""
+        plan, lanes = self.plan, range(self.plan.lanes)
+        places = [b.at(panel, b.add(b.mul(tap, plan.turns * plan.width), d * plan.width), self.kind)
+                  for d in range(plan.turns)]  # fmt: skip
+        vectors = [self.isa.load(b, plan.compute, place, plan.lanes) for place in places]
+        bit = 1
+        while bit < plan.turns:
+            kept = [lane + plan.lanes * bool(lane & bit) for lane in lanes]
+            vectors = [shuffle(b, vectors[d], vectors[d ^ bit], kept) for d in range(plan.turns)]
+            bit *= 2
+        for place, vector in zip(places, vectors, strict=True):
+            self.isa.store(b, plan.compute, vector, place)
