@@ -22,6 +22,7 @@ from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.row_data import RowDataPlan
 
 COLUMN = 1 << 44  # from a column of a tile to the next, in its offsets; see `RowSweep._reader`
@@ -83,15 +84,16 @@ class RowSweep(Sweep):
         rows = shape[-2] if len(plan.axes) > 2 else 1
         of_row = plan.result_strides[0][-2][1] if rows > 1 else 0
         apart = (inner.taps - 1) * abs(inner.offset_step) + inner.in_step < plan.channel_step
-        fields = {name: getattr(tile, name) for name in Tile.__dataclass_fields__} | {
-            "columns": tuple((m * len(along) + v) * COLUMN + at for m in range(rows) for v, at in enumerate(along)),
-            "c_columns": tuple(m * of_row + at for m in range(rows) for at in c_columns),
-            "unroll": tile.unroll if apart else 1,
-        }
+        tile = replace(
+            tile,
+            columns=tuple((m * len(along) + v) * COLUMN + at for m in range(rows) for v, at in enumerate(along)),
+            c_columns=tuple(m * of_row + at for m in range(rows) for at in c_columns),
+            unroll=tile.unroll if apart else 1,
+        )
         if plan.written_phases == 1:
-            return Tile(**fields)
-        fields["c_rows"] = tuple(r // plan.phases * plan.result_strides[1] for r in range(plan.width))
-        return PhasesTile(**fields, phases=plan.phases, rest=None)
+            return tile
+        c_rows = tuple(r // plan.phases * plan.result_strides[1] for r in range(plan.width))
+        return as_kind(PhasesTile, tile, c_rows=c_rows, phases=plan.phases, rest=None)
 
     def _axis(self, n: int, spot: Spot) -> None:
         """Some rows at a time where no tap of theirs misses the input, one at a time elsewhere."""

@@ -18,6 +18,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import pack_bias
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.turned_data import TurnedDataPlan
 
 
@@ -41,9 +42,7 @@ class TurnedTile(Tile):
         """As of any tile."""
         first = self.load(b, c) if first is None else first
         lanes, turns = self.isa.lanes(self.compute), range(self.turns)
-        fields = {name: getattr(self, name) for name in Tile.__dataclass_fields__}
-        fields |= {"columns": tuple(d * lanes for d in turns), "c_columns": tuple(0 for _ in turns)}
-        sums = Tile(**fields)
+        sums = as_kind(Tile, self, columns=tuple(d * lanes for d in turns), c_columns=tuple(0 for _ in turns))
         parts = sums.sum(b, a, x, sums.zeros(), reductions, taps, walks)
         rows = (parts[r : r + self.turns] for r in range(0, len(parts), self.turns))
         tile = [b.binary("fadd", start, _turned(b, row)) for start, row in zip(first, rows, strict=True)]
@@ -66,9 +65,7 @@ class TurnedSweep(Sweep):
     plan: TurnedDataPlan
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
-        tile = Sweep._tile(self, shape)
-        fields = {name: getattr(tile, name) for name in Tile.__dataclass_fields__}
-        return TurnedTile(**fields | {"groups": None, "a_shared": True}, turns=self.plan.turns)
+        return as_kind(TurnedTile, Sweep._tile(self, shape), groups=None, a_shared=True, turns=self.plan.turns)
 
 
 class TurnedStages(DataStages):

@@ -10,6 +10,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
 
@@ -37,12 +38,11 @@ def depthwise_data_candidates(
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(len(axis.phases) > 1 or not axis.taps or not axis.count for axis in axes):
         return
-    fields = {name: getattr(base, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init}
-    fields |= {
-        "width": base.lanes, "lane_groups": base.lanes, "unroll": 0, "packs_weights": False,
-        "reads_in_place": True, "writes_in_place": True,
-    }  # fmt: skip
-    plain, ones = DepthwiseDataPlan(**fields), (1,) * (len(axes) - 2)
+    plain = as_kind(
+        DepthwiseDataPlan, base, width=base.lanes, lane_groups=base.lanes, unroll=0, packs_weights=False,
+        reads_in_place=True, writes_in_place=True,
+    )  # fmt: skip
+    ones = (1,) * (len(axes) - 2)
     found = []
     images = prod(axis.count for axis in axes[:-2])
     shares = max(1, base.lane_blocks // NEAR_BLOCKS)

@@ -9,6 +9,7 @@ from math import prod
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.weights import WeightsPlan
@@ -44,9 +45,10 @@ def depthwise_weights_candidates(
         return
     windows = base.axes[-1].windows
     columns = even_share(windows, SHORT if windows <= SHORT * rows else COLUMNS)
-    fields = {name: getattr(base, name) for name, field in WeightsPlan.__dataclass_fields__.items() if field.init}
-    fields |= {"vectors": -(-lanes // base.lanes), "lane_groups": p.groups, "row_channels": 1, "tile_taps": 1}
-    plan = DepthwiseWeightsPlan(**fields | {"unroll": 1, "direct": True}, rows=rows, columns=columns, tap_rows=tap_rows)
+    plan = as_kind(
+        DepthwiseWeightsPlan, base, vectors=-(-lanes // base.lanes), lane_groups=p.groups, row_channels=1, tile_taps=1,
+        unroll=1, direct=True, rows=rows, columns=columns, tap_rows=tap_rows,
+    )  # fmt: skip
     tiles, first, last = plan.whole_tiles
     if plan.zeros > MOST_ZEROS or tiles - last + first > MOST_PIECES:
         return

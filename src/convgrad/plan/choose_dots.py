@@ -11,6 +11,7 @@ from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOOK, best_window_blocks
@@ -68,9 +69,9 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
     """With the taps of the innermost axis, and the few channels of each, as one run."""
     pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
     shape = _best_tile(base.axes, (pairs, base.out_channels), machine)
-    fields = {name: getattr(base, name) for name, field in DotDataPlan.__dataclass_fields__.items() if field.init}
-    fields |= {"block": shape.tile, "tile": shape.tile, "width": shape.width, "i_block": base.in_channels, "unroll": 1}
-    plan = DotRunPlan(**fields)
+    plan = as_kind(
+        DotRunPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, i_block=base.in_channels, unroll=1
+    )
     cycles = base.problem.groups * shape.cycles + cost
     return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
 

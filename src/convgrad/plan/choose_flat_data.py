@@ -12,6 +12,7 @@ from convgrad.plan.blocks import packing_cost
 from convgrad.plan.costs import LINE
 from convgrad.plan.data import DataPlan
 from convgrad.plan.flat_data import FlatDataPlan, flat
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
 
@@ -40,12 +41,10 @@ def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
         return
     if len(base.axes) > 2 and base.axes[-1].count > MOST_COLUMNS:
         return
-    fields = {name: getattr(base, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init}
-    fields |= {
-        "pixels": True, "spread": False, "pixel_major": False, "unroll": 0, "lane_groups": 1, "packs_weights": False,
-        "reads_in_place": True, "writes_in_place": True, "i_block": base.in_channels,
-    }  # fmt: skip
-    plan = FlatDataPlan(**fields, vectors=1)
+    plan = as_kind(
+        FlatDataPlan, base, pixels=True, spread=False, pixel_major=False, unroll=0, lane_groups=1, packs_weights=False,
+        reads_in_place=True, writes_in_place=True, i_block=base.in_channels, vectors=1,
+    )  # fmt: skip
     found = [
         replace(plan, width=width, vectors=vectors)
         for width in cuts(plan.out_channels, machine.registers // 2)

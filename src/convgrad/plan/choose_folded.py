@@ -9,6 +9,7 @@ from math import prod
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan, folded
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import (
     BROADCAST,
@@ -42,12 +43,8 @@ def folded_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) ->
     axes = gather_axes(inner)
     if len(axes[-1].phases) != 1 or not axes[-1].taps or any(not phase.count for axis in axes for phase in axis.phases):
         return
-    fields = {
-        name: getattr(base, name) for name in DataPlan.__dataclass_fields__ if DataPlan.__dataclass_fields__[name].init
-    }
-    plan = FoldedPlan(
-        **(fields | {"problem": inner, "axes": axes, "width": rows, "pixels": True, "pixel_major": False}),
-        unfolded=problem,
+    plan = as_kind(
+        FoldedPlan, base, problem=inner, axes=axes, width=rows, pixels=True, pixel_major=False, unfolded=problem
     )
     best: tuple[float, FoldedPlan] | None = None
     *outer, count = (axis.count for axis in axes)

@@ -12,6 +12,7 @@ from convgrad.plan.block_costs import CLAIM
 from convgrad.plan.choose_window_lanes import MOST_BODIES, MOST_ROWS, MOST_SUM_BYTES, SLAB_BYTES
 from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan, alike
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_weights import RowWeightsPlan, rows_in_memory, written_out
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
@@ -129,10 +130,7 @@ def _cycles(plan: InPlaceWeightsPlan) -> float:
 
 def _by_rows(plan: InPlaceWeightsPlan, machine: Machine) -> Iterator[tuple[float, RowWeightsPlan]]:
     """Predicted cycles, and a plan whose steps are rows of windows."""
-    fields = {
-        name: getattr(plan, name) for name, field in InPlaceWeightsPlan.__dataclass_fields__.items() if field.init
-    }
-    base = RowWeightsPlan(**fields)
+    base = as_kind(RowWeightsPlan, plan)
     tiles = [one for one in _tiles(base, machine.registers - 4) if written_out(one) <= MOST_WRITTEN]  # what picks, too
     best = min(tiles, key=_row_tile_cycles, default=None)
     if best is None:

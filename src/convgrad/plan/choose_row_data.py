@@ -13,6 +13,7 @@ from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import LINE, MOVE, TURN_BACK
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import folded
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
@@ -54,12 +55,10 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
         return
     if any(not (axis.taps and axis.in_extent and phase.count) for axis in axes for phase in axis.phases):
         return
-    fields = {name: getattr(base, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init}
-    fields |= {
-        "problem": inner, "axes": axes, "pixels": True, "spread": False, "pixel_major": False, "unroll": 0,
-        "lane_groups": 1, "packs_weights": False, "reads_weights": False, "reads_in_place": True, "reasons": (),
-    }  # fmt: skip
-    plan = RowDataPlan(**fields, unfolded=p)
+    plan = as_kind(
+        RowDataPlan, base, problem=inner, axes=axes, pixels=True, spread=False, pixel_major=False, unroll=0,
+        lane_groups=1, packs_weights=False, reads_weights=False, reads_in_place=True, reasons=(), unfolded=p,
+    )  # fmt: skip
     found = [_blocked(tile) for tile in _tiles(plan, machine.registers)]
     if found:
         best = min(found, key=_cycles)

@@ -18,6 +18,7 @@ from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import reads_in_place
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import taps_inside
 from convgrad.plan.patch_data import patch_data_candidates
@@ -153,10 +154,7 @@ class DataCandidates:
         many = shape.width // lanes * (lanes // self.channels_out)
         across = self._planned(shape, spread=True, pixel_major=True, lane_groups=many)
         if turned:
-            fields = {
-                name: getattr(across, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init
-            }
-            across = TurnedDataPlan(**fields)
+            across = as_kind(TurnedDataPlan, across)
         yield self.phases * shape.cycles + cost, across
         if reads_in_place(across):
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)

@@ -8,6 +8,7 @@ from math import prod
 
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.data import DataPlan
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import best_tile
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
@@ -93,7 +94,6 @@ def patch_data_candidates(base: DataPlan, registers: int, cost: float) -> Iterat
         w_strides=(*p.w_strides[:2], 1, *(0 for _ in p.taps)),
     )  # fmt: skip
     axes = gather_axes(grid)
-    fields = {name: getattr(base, name) for name, field in DataPlan.__dataclass_fields__.items() if field.init}
     for vectors in (4, 3, 2, 1):
         width = vectors * base.lanes
         if not _is_box(width, p.taps):
@@ -101,10 +101,10 @@ def patch_data_candidates(base: DataPlan, registers: int, cost: float) -> Iterat
         shape = best_tile(axes, (p.y_channels, width), base.lanes, registers, first=1)
         if shape.width != width:
             continue
-        fields |= {
-            "problem": grid, "axes": axes, "tile": shape.tile, "block": shape.tile, "width": width, "pixels": False,
-            "spread": False, "pixel_major": True, "i_block": p.y_channels, "lane_groups": 1, "unroll": 0,
-            "writes_in_place": True,
-        }  # fmt: skip
-        yield p.groups * shape.cycles * (grid.x_channels // width) + cost, PatchDataPlan(**fields, patches=p)
+        plan = as_kind(
+            PatchDataPlan, base, problem=grid, axes=axes, tile=shape.tile, block=shape.tile, width=width, pixels=False,
+            spread=False, pixel_major=True, i_block=p.y_channels, lane_groups=1, unroll=0, writes_in_place=True,
+            patches=p,
+        )  # fmt: skip
+        yield p.groups * shape.cycles * (grid.x_channels // width) + cost, plan
         return
