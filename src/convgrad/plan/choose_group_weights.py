@@ -9,7 +9,7 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import even_share
-from convgrad.plan.costs import MOVE, SCALAR, TURN
+from convgrad.plan.costs import MOVE, SCALAR, TURN_BACK
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
@@ -146,7 +146,7 @@ def _packing(plan: GroupWeightsPlan, tensor: str, positions: int) -> float:
         each = MOVE
         run = (plan.lane_groups if abs(strides[1]) == channels else 1) * channels
     else:
-        each = TURN if abs(strides[-1]) == 1 and abs(strides[1]) == channels * abs(strides[2]) else SCALAR
+        each = TURN_BACK if abs(strides[-1]) == 1 and abs(strides[1]) == channels * abs(strides[2]) else SCALAR
         run = plan.block[-1] * plan.lanes  # squares, of so many rows
     far = 0.0 if plan.fetches_ahead else SIZES[p.dtype] / FAR_BYTES
     return positions * p.groups * channels * (each + far + ROW / run)
