@@ -21,8 +21,9 @@ from convgrad.codegen.paired_windows import PairedRuns
 from convgrad.plan import machine
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data_in_place import writes_in_place
-from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
+from convgrad.plan.dots import DotDataPlan, DotWeightsPlan, depth_of
 from convgrad.plan.machine import machine_for, why_not
+from convgrad.plan.runs import DotRunPlan
 from convgrad.runtime import jit
 
 EMULATED, REAL = "avx512_bf16_emulated", "avx512_bf16"

@@ -14,6 +14,7 @@ from convgrad.codegen.gathered_weights import lower_gathered_weights
 from convgrad.codegen.group_weights import lower_group_weights
 from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
+from convgrad.codegen.matrix_runs import lower_matrix_runs
 from convgrad.codegen.matrix_weights import lower_matrix_weights
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.patch_data import lower_patch_data
@@ -30,7 +31,7 @@ from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
-from convgrad.plan.dots import DotDataPlan, DotRunPlan, DotWeightsPlan
+from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
@@ -44,6 +45,7 @@ from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
+from convgrad.plan.runs import DotRunPlan, MatrixRunPlan
 from convgrad.plan.turned_data import TurnedDataPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
@@ -52,6 +54,7 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (DotRunPlan, lower_dot_runs),
     (DotDataPlan, lower_dot_data),
     (DotWeightsPlan, lower_dot_weights),
+    (MatrixRunPlan, lower_matrix_runs),
     (MatrixDataPlan, lower_matrix_data),
     (GatheredWeightsPlan, lower_gathered_weights),
     (MatrixWeightsPlan, lower_matrix_weights),

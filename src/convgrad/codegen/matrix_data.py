@@ -51,13 +51,11 @@ class MatrixSweep(Sweep):
     def _emit_tile(self, spot: Spot) -> None:
         plan, b = self.plan, self.b
         assert isinstance(plan, MatrixDataPlan)
-        deep = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
-        channel = Reduction(0, deep, plan.slab_strides[1], plan.pieces * plan.width * DEPTH)
         tile = MatrixTile(
             unit=UNITS[plan.isa](plan.rows),
             products=plan.products,
             a_rows=self.tile.rows[:: plan.rows],
-            a_step=plan.axes[-1].in_step * DEPTH,
+            a_step=plan.axes[-1].in_step * plan.slab_strides[0][-1],
             a_piece=plan.piece_step,
             b_columns=range(0, plan.lane_tiles * TILE_NUMBERS, TILE_NUMBERS),
             b_step=DEPTH,
@@ -67,9 +65,16 @@ class MatrixSweep(Sweep):
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         tile.emit(
-            b, a, x, b.at(self.results, spot.result, self.kind), [*spot.sums, channel],
+            b, a, x, b.at(self.results, spot.result, self.kind), [*spot.sums, self._depth()],
             fresh=self.fresh, start=self.bias,
         )  # fmt: skip
+
+    def _depth(self) -> Reduction:
+        """Blocks of input channels."""
+        plan, b = self.plan, self.b
+        assert isinstance(plan, MatrixDataPlan)
+        deep = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
+        return Reduction(0, deep, plan.slab_strides[1], plan.pieces * plan.width * DEPTH)
 
 
 class MatrixStages(DataStages):

@@ -21,7 +21,7 @@ from convgrad.plan.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.dots import DotDataPlan, DotRunPlan
+from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
@@ -31,6 +31,7 @@ from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
+from convgrad.plan.runs import DotRunPlan, MatrixRunPlan
 from convgrad.plan.turned_data import TurnedDataPlan
 from convgrad.problem.conv import ConvProblem
 
@@ -129,6 +130,8 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "by dot products of runs"
     if isinstance(plan, DotDataPlan):
         return "by dot products"
+    if isinstance(plan, MatrixRunPlan):
+        return "on matrix tiles, along runs"
     if isinstance(plan, MatrixDataPlan):
         return "on matrix tiles"
     if isinstance(plan, PatchDataPlan):

@@ -10,17 +10,17 @@ from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotRunPlan, DotWeightsPlan, depth_of
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOOK, best_window_blocks
+from convgrad.plan.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
 from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PLANES = 8  # strides up to which x is worth packing in planes
-MOST_CHANNELS = 8  # for which taps and channels are one run
 MOST_VECTORS = 4  # side by side in a tile
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
 PIECE = 6.0  # cycles to move the channels of a group at one position
@@ -49,7 +49,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     )  # fmt: skip
     cost = _moving(problem, given, solved, two) + LOOK * plan.watch
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
-    if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and _all_in_a_row(plan):
+    if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
 
 
@@ -57,12 +57,6 @@ def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machin
     """Of neighbours in an image, or across images."""
     shapes = (best_tile(axes, channels, LANES, machine.registers, first=first, dots=True) for first in (1, 0))
     return min(shapes, key=lambda shape: shape.cycles)
-
-
-def _all_in_a_row(plan: DotDataPlan) -> bool:
-    """Whether the innermost axis has several taps, next to each other, of which none always falls beside the image."""
-    p = plan.problem
-    return p.taps[-1] > 1 == p.dilation[-1] and plan.axes[-1].taps == p.taps[-1]
 
 
 def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float, DotRunPlan]:

@@ -12,10 +12,12 @@ from convgrad.plan.blocks import best_blocks, even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products, loads_of, needs_watch, products_of
-from convgrad.plan.matrix_blocks import LOAD_ROWS, TILE_OVERHEAD, TILE_ROW, VERDICT, best_window_blocks
+from convgrad.plan.matrix_blocks import LOAD_ROWS, TILE_OVERHEAD, TILE_ROW, UNALIGNED_ROWS, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
 from convgrad.plan.tiles import cuts
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
@@ -63,19 +65,31 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     )  # fmt: skip
     cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
     cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
-    yield problem.groups * shape.cycles + cost + (VERDICT if watch else 0), plan
+    cost += VERDICT if watch else 0
+    yield problem.groups * shape.cycles + cost, plan
+    if plan.solves_y and watch and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
+        run = channels_in * plan.axes[-1].taps
+        shape = best_matrix_tile(axes, channels_out, channels_in, taps, products, run=run)
+        along = as_kind(
+            MatrixRunPlan, plan, block=shape.tile, tile=shape.tile, width=shape.width, rows=shape.rows,
+            i_block=channels_in, unroll=1,
+        )  # fmt: skip
+        yield problem.groups * shape.cycles + cost, along
 
 
 def best_matrix_tile(
-    axes: tuple[GatherAxis, ...], channels: int, channels_in: int, taps: float, products: Products
+    axes: tuple[GatherAxis, ...], channels: int, channels_in: int, taps: float, products: Products, *, run: int = 0
 ) -> MatrixTileShape:
     """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input.
 
-    `taps` are those of a phase, on average; which of them a tile meets is counted.
+    `taps` are those of a phase, on average; which of them a tile meets is counted. With `run`, the innermost ones are
+    so many numbers with their channels, that rows of A begin with at any place.
     """
     a_loads, b_loads = loads_of(products)
     pieces = 1 + max(piece for piece, _ in products)
-    deep = -(-channels_in // DEPTH)
+    deep = -(-(run or channels_in) // DEPTH)
+    taps = taps / axes[-1].taps if run else taps
+    a_rows = UNALIGNED_ROWS if run else 1
     best: MatrixTileShape | None = None
     *outer, inner = axes
     for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
@@ -88,12 +102,11 @@ def best_matrix_tile(
             if outer:
                 shapes.append((*[1] * (len(outer) - 1), 2, rows))
             for tile in shapes:
-                tiles, visits = (
-                    prod(count(axis, size) for axis, size in zip(axes, tile, strict=True))
-                    for count in (GatherAxis.tiles, GatherAxis.visits)
-                )
+                tiles = prod(axis.tiles(size) for axis, size in zip(axes, tile, strict=True))
+                visits = prod(axis.visits(size) for axis, size in zip(outer, tile, strict=False))
+                visits *= inner.tiles(tile[-1]) if run else inner.visits(tile[-1])
                 row_tiles = prod(tile) // rows
-                loads = a_loads * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
+                loads = a_loads * a_rows * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
                 step = max(len(products) * TILE_ROW * row_tiles * lane_tiles * rows, loads)
                 cycles = blocks * (visits * deep * step + tiles * TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:

@@ -13,8 +13,6 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.data import PAST_CACHES_BYTES
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.strides import row_major
-from convgrad.problem.conv import Ints
 
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
@@ -89,69 +87,6 @@ class DotDataPlan(MatrixDataPlan):
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join([*lines, *watched(self.fallback)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DotRunPlan(DotDataPlan):
-    """Blocking of a problem that solves for Y from few channels, which lie together in the slab, position by position.
-
-    So what the taps of the innermost axis meet is one run of numbers, and pairs of it are summed, whatever channels
-    they are of. The last pair of an odd run meets a weight that is zero.
-    """
-
-    @property
-    def inner_taps(self) -> int:
-        """Of the innermost axis."""
-        return self.axes[-1].taps
-
-    @property
-    def run(self) -> int:
-        """Numbers of the input that one output meets at a tap of the other axes."""
-        return self.inner_taps * self.in_channels
-
-    @property
-    def run_pairs(self) -> int:
-        """Pairs of them."""
-        return -(-self.run // PAIR)
-
-    @property
-    def channel_unit(self) -> int:
-        """They all come together."""
-        return self.in_channels
-
-    @property
-    def panel(self) -> int:
-        """Packed weights of one block of lanes: outer taps, pairs, lanes, numbers of a pair."""
-        return self.taps // self.inner_taps * self.run_pairs * PAIR * self.width
-
-    @property
-    def slab_strides(self) -> tuple[Ints, int]:
-        """Per axis, and of the input channel."""
-        return row_major(self.slab_extent, self.in_channels), 1
-
-    @property
-    def slab_numbers(self) -> int:
-        """Per position."""
-        return self.in_channels
-
-    @property
-    def slab_size(self) -> int:
-        """Even, with room for what an odd run reads at the end."""
-        numbers = prod(self.slab_extent) * self.in_channels
-        return numbers + PAIR + numbers % PAIR
-
-    def validate(self) -> None:
-        """Assert what the emitter relies on."""
-        inner = self.axes[-1]
-        assert self.solves_y
-        assert inner.offset_step == inner.tap_step == len(inner.phases) == 1
-        assert inner.taps == self.problem.taps[-1]
-        assert self.unroll == 1
-        assert self.i_block == self.in_channels
-        self.validate_tile()
-
-    def __str__(self) -> str:
-        return DotDataPlan.__str__(self).replace("dot products", "dot products along runs of taps", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
