@@ -26,6 +26,7 @@ PROBLEMS = {name: problem for name, problem in WIDE.items() if problem.unknown i
     "rows that end with a step": problem_of(W, (16, 6), (16, 6), (3, 3), channels=(32, 20), low=1),
     "taps far beyond": problem_of(W, (13, 13), (13, 13), (3, 3), channels=(20, 18), dilation=9, low=9),
     "taps that never meet": problem_of(W, (5, 5), (5, 5), (3, 3), channels=(20, 18), dilation=6, low=6),
+    "three channels": problem_of(W, (23, 23), (11, 11), (7, 7), channels=(3, 33), stride=2, low=2, batch=2),
     "a stride of eight": problem_of(W, (77,), (9,), (16,), channels=(20, 35), stride=8, low=4, batch=2),
     "three axes of short rows": problem_of(W, (7, 6, 5), (4, 3, 3), (3, 3, 3), channels=(17, 33), stride=2, low=1),
 }

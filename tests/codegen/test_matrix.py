@@ -107,6 +107,7 @@ WIDE = {
     "dilation beyond the image": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(17, 16), dilation=18, low=18),
     "three axes": problem_of(W, (5, 6, 7), (5, 6, 7), (3, 3, 3), channels=(17, 19), batch=2, low=1),
     "three axes, data": problem_of(Y, (5, 6, 7), (5, 6, 7), (3, 3, 3), channels=(40, 19), batch=2, low=1),
+    "three channels": problem_of(W, (23, 23), (11, 11), (7, 7), channels=(3, 33), stride=2, low=2, batch=2),
     "a long row": problem_of(W, (700,), (349,), (5,), channels=(20, 30), stride=2, low=1),
     "bias": problem_of(Y, (9, 40), (9, 40), (1, 3), channels=(40, 40), low=(0, 1), bias=True, layout="NXC"),
     "the bias gradient": problem_of(W, (9, 9), (9, 9), (3, 3), channels=(18, 40), low=1, bias_gradient="y"),

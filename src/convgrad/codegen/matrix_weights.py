@@ -65,7 +65,7 @@ class MatrixSums(FlatSums):
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """With tiles."""
-        unit = UNITS[self.plan.isa]()
+        unit = UNITS[self.plan.isa](self.plan.rows)
         unit.begin(b)
         self.watched_task(b, at, task)
         unit.end(b)
@@ -180,7 +180,7 @@ class MatrixSums(FlatSums):
         """To the sums of one block of lanes, one tap and one block of tiles."""
         plan = self.plan
         tile = MatrixTile(
-            unit=UNITS[plan.isa](),
+            unit=UNITS[plan.isa](plan.rows),
             products=plan.products,
             a_rows=range(0, plan.row_channels * plan.row_step, ROWS * plan.row_step),
             a_step=plan.row_step,

@@ -120,10 +120,11 @@ def _products(plan: MatrixWeightsPlan) -> float:
         return _dot_products(plan)
     row_tiles, lane_tiles = plan.row_tiles, plan.width // COLUMNS
     gathered = isinstance(plan, GatheredWeightsPlan)
-    loads = ((1 if gathered else UNALIGNED_ROWS) * row_tiles + lane_tiles) * ROWS / LOAD_ROWS
-    step = len(plan.products) * max(TILE_ROW * row_tiles * lane_tiles * ROWS, loads)
+    rows = row_tiles * plan.rows
+    loads = ((1 if gathered else UNALIGNED_ROWS) * rows + lane_tiles * ROWS) / LOAD_ROWS
+    step = len(plan.products) * max(TILE_ROW * rows * lane_tiles, loads)
     steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
-    sums = TILE_OVERHEAD + SUM_ROWS * row_tiles * lane_tiles * ROWS
+    sums = TILE_OVERHEAD + SUM_ROWS * rows * lane_tiles
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
     return prod(plan.block_grid) * tiles * (steps * step + sums)
 

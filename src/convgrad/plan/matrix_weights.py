@@ -52,6 +52,11 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return self.row_channels // ROWS
 
     @property
+    def rows(self) -> int:
+        """Of A and C that are in use: a product takes as long as it has rows."""
+        return min(ROWS, max(1, self.row_count))
+
+    @property
     def pitch_unit(self) -> int:
         """Pairs stay in a row."""
         return 2
