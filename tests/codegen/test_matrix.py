@@ -11,7 +11,7 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function, run_here
-from codegen.random_problems import check, check_plan, random_problem, solve
+from codegen.random_problems import altered, check, check_plan, random_problem, solve
 from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.isa.matrix import EmulatedTileUnit
 from convgrad.codegen.lower import lower
@@ -307,6 +307,26 @@ def test_weights_that_are_added_to_are_added_to_once(value, dtype):
     np.testing.assert_array_equal(result, wanted)
     exact = 0.5 + solve(problem, w=None, **given)
     np.testing.assert_allclose(result, exact, rtol=2.0**-24)  # ones, and one number that is lost beside them
+
+
+def check_blocks(plan):
+    """A plan and two with other blocks are exact on whole numbers."""
+    machine = machine_for(plan.isa)
+    check_plan(plan.problem, plan, machine)
+    for seed in (1, 2):
+        check_plan(plan.problem, altered(plan, np.random.default_rng(seed)), machine, seed, low=True)
+
+
+def check_pieces(plan):
+    """All pieces of numbers are multiplied: whole numbers are in the first of each."""
+    p = plan.problem
+    given = data(p, np.random.default_rng(1), lambda rng, s: rng.standard_normal(s).astype(numpy_dtype(p.dtype)))
+    result, again = run(plan, given)
+    assert not again
+    wide = {n: None for n in "xwy"} | {n: v.astype(np.float64) for n, v in given.items()}
+    exact = solve(p, **wide)
+    scale = solve(p, **{n: v if v is None else np.abs(v) for n, v in wide.items()})
+    assert np.all(np.abs(result - exact) <= 8 * 2.0**-24 * scale)
 
 
 BF16_KINDS = {  # every number of a kind, and whether vectors must compute them

@@ -16,7 +16,7 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
 
     Where rows of windows are short, or the kernel reaches far, what lies between windows is a large part of all that a
     MatrixWeightsPlan sums. Here y has windows only, and for each tap and block of tiles a task copies what the windows
-    meet from the slab of x, which is as ever, pieces and all: rows of bf16, that are moved 32 at a time. All lanes of
+    meet from the slab of x, which is as ever, pieces and all: rows of bf16, in as few moves as hold them. All lanes of
     the task then meet that copy.
     """
 
