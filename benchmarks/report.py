@@ -84,11 +84,12 @@ def by_operation(layers: Iterable[Results]) -> Iterator[tuple[str, int, float, f
 
 
 def keep(file: Path, kind: str, model: str, threads: int, found: Results) -> None:
-    """Put a result beside those that a file holds; a new one takes the place of an old one."""
-    kept = json.loads(file.read_text()) if file.exists() else {}
+    """Put a result beside those that a file holds, per instruction set; a new one takes the place of an old one."""
+    every = json.loads(file.read_text()) if file.exists() else {}
+    kept = every.setdefault(current_machine().isa, {})
     kept["machine"] = machine()
     kept.setdefault(kind, {})[f"{model} {found['dtype']} {threads}"] = {"date": str(date.today()), **found}
-    file.write_text(json.dumps(kept, indent=1) + "\n")
+    file.write_text(json.dumps(every, indent=1) + "\n")
 
 
 def machine() -> dict[str, str]:
@@ -109,14 +110,18 @@ def geometric_means(steps: Results) -> dict[str, float]:
     return {dtype: exp(sum(each) / len(each)) for dtype, each in logs.items()}
 
 
-def summary(kept: Results) -> str:
-    """Geometric means of a file."""
-    means = geometric_means(kept.get("steps", {}))
+def summary(every: Results) -> str:
+    """Geometric means of what a file holds for this machine's instruction set."""
+    means = geometric_means(every[current_machine().isa].get("steps", {}))
     return "\n".join(f"geometric mean {dtype}: {mean:.2f}" for dtype, mean in means.items())
 
 
-def tables(kept: Results) -> str:
-    """For the site."""
+def tables(every: Results) -> str:
+    """For the site, by instruction set."""
+    return "\n".join(_tables(kept) for _, kept in sorted(every.items()) if kept.get("steps"))
+
+
+def _tables(kept: Results) -> str:
     about = ", ".join(f"{name} {version}" for name, version in kept["machine"].items())
     days = sorted({found["date"] for found in kept["steps"].values()})
     lines = [
@@ -151,11 +156,11 @@ def _shares(profiles: Results) -> Iterator[str]:
             yield f"| {model} | {dtype} | {operation} | {count} | {stock:.3f} | {ours:.3f} | {stock / ours:.2f} |"
 
 
-def write(page: Path, kept: Results) -> None:
+def write(page: Path, every: Results) -> None:
     """Put the tables between the marks of a page."""
     text = page.read_text(encoding="utf-8")
     made, count = re.subn(
-        re.escape(BEGIN) + r".*?" + re.escape(END), lambda _: f"{BEGIN}\n{tables(kept)}\n{END}", text, flags=re.S
+        re.escape(BEGIN) + r".*?" + re.escape(END), lambda _: f"{BEGIN}\n{tables(every)}\n{END}", text, flags=re.S
     )
     if count != 1:
         raise ValueError(f"{page}: lines {BEGIN.strip()} and {END} are expected once, found {count} times")

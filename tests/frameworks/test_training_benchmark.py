@@ -178,6 +178,8 @@ def tiny(monkeypatch):
 
 def test_a_run_keeps_results_and_writes_the_page(tiny, tmp_path, capsys):
     kept, page = tmp_path / "results.json", tmp_path / "page.md"
+    elsewhere = {"machine": {"instruction set": "another"}, "steps": {}}
+    kept.write_text(json.dumps({"another": elsewhere}))
     page.write_text(f"# Title\n\n{report.BEGIN}old table\n{report.END}\n\nThe end.\n")
     words = ["--models", "tiny", "--steps", "2", "--threads", "1", "--json", str(kept)]
     assert training.main([*words, "--dtypes", "bf16"]) == 0
@@ -189,7 +191,9 @@ def test_a_run_keeps_results_and_writes_the_page(tiny, tmp_path, capsys):
     assert "ConvTransposeBackwardData NCX f32 mb2_ic8ih5iw6_oc2oh10ow12_kh4kw4_sh2sw2_ph1pw1" in printed or (
         "ConvTransposeBackwardData NXC f32 mb2_ic8ih5iw6_oc2oh10ow12_kh4kw4_sh2sw2_ph1pw1" in printed
     )
-    results = json.loads(kept.read_text())
+    every = json.loads(kept.read_text())
+    assert every.pop("another") == elsewhere
+    (results,) = every.values()
     assert results["steps"].keys() == {"tiny bf16 1", "tiny f32 1"}  # of two runs
     assert results["profiles"].keys() == {"tiny f32 1"}
     assert results["machine"]["torch"] == torch.__version__
@@ -246,12 +250,20 @@ def test_a_page_without_marks_is_refused(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("nothing\n")
     with pytest.raises(ValueError, match="are expected once, found 0 times"):
-        report.write(page, {"machine": {}, "steps": {}})
+        report.write(page, {})
     assert page.read_text() == "nothing\n"
 
 
 def test_what_the_page_shows_are_twenty_steps_of_every_network_whose_losses_agree():
-    kept = json.loads((BENCHMARKS / "results.json").read_text())
+    every = json.loads((BENCHMARKS / "results.json").read_text())
+    for isa, kept in every.items():
+        assert kept["machine"]["instruction set"] == isa
+        check_steps(kept)
+    page = (BENCHMARKS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    assert report.tables(every).strip() in page
+
+
+def check_steps(kept):
     assert kept["steps"].keys() == {f"{model} {dtype} 2" for model in trainings.CASES for dtype in trainings.DTYPES}
     for name, found in kept["steps"].items():
         stock, ours = found["losses"]["stock"], found["losses"]["convgrad"]
@@ -259,5 +271,3 @@ def test_what_the_page_shows_are_twenty_steps_of_every_network_whose_losses_agre
         assert training.difference(stock, ours) == found["loss_difference"] <= training.TOLERANCE[found["dtype"]], name
         assert len(set(stock)) == 21, name  # it does learn
         assert not found["left"], name
-    page = (BENCHMARKS.parent / "docs" / "training.md").read_text(encoding="utf-8")
-    assert report.tables(kept).strip() in page
