@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.isa.base import Isa, lanes_of, shuffle
+from convgrad.codegen.ir_module import Index, Value, index, lanes_of
+from convgrad.codegen.isa.base import Isa, shuffle
 
 MOST_PLANES = 16
 

@@ -37,6 +37,11 @@ def vector_of(lanes: int, type_: str) -> str:
     return f"<{lanes} x {type_}>"
 
 
+def lanes_of(x: Value) -> int:
+    """Of a vector."""
+    return int(x.type[1:].split()[0])
+
+
 class Module:
     """Functions, declarations and constant tables, in the order they are made."""
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
-from convgrad.codegen.isa.base import STORAGE, Isa, lanes_of, rounded_to_bfloat, shuffle
+from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
+from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
+from convgrad.codegen.isa.conversions import rounded_to_bfloat
 
 IN_TURN = (1, 2, 4)  # vectors of a run
 TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many

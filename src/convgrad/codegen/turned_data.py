@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
-from convgrad.codegen.isa.base import STORAGE, lanes_of, shuffle
+from convgrad.codegen.ir_module import Index, Module, Value, lanes_of
+from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.lanes import lane_dims, lane_origin, weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.products import Taps

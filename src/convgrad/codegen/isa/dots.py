@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant
-from convgrad.codegen.isa.base import float_to_bfloat, shuffle
+from convgrad.codegen.isa.base import shuffle
+from convgrad.codegen.isa.conversions import float_to_bfloat
 
 LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one
 SUMS, NUMBERS = f"<{LANES} x float>", f"<{LANES * PAIR} x bfloat>"
