@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marshal import dumps
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ MOST_RECORDS = 4096  # per operation; a program that makes up more geometries st
 MARSHAL_VERSION = 2  # of versions that encode equal values equally: from 3 on reference counts show through
 
 ndarray = np.ndarray
+Kind = TypeVar("Kind", bound=Record)
 
 
 class Operation:
@@ -128,8 +129,9 @@ class Operation:
         return arrays if bias is None else [*arrays, ("bias", bias)]
 
     def record(
-        self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule, kind=Record, bias_stride=None
-    ) -> Record:
+        self, views, target, attributes, shape, out_dtype, accumulate, auto_pad_rule, kind: type[Kind] = Record,
+        bias_stride=None,
+    ) -> Kind:  # fmt: skip
         """The record of a geometry: found, or made by inference and compilation.
 
         `bias_stride` is that of a bias that is a second result, and not among the views.
@@ -139,7 +141,7 @@ class Operation:
             parts = [(v.shape, v.strides, v.dtype) for v in views]
             words = dumps((attributes, shape, out_dtype, accumulate, auto_pad_rule), MARSHAL_VERSION)
             key = (*parts, None if target is None else (target.shape, target.strides), words, bias_stride, kind)
-            found = self.records.get(key)
+            found: Any = self.records.get(key)
             if found is not None:
                 return found
         count = len(self.schema.inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import itemgetter
 from typing import Any
@@ -46,6 +46,9 @@ def address(array: ndarray) -> int:
     return _word_at(id(array) + _OFFSET).value if _OFFSET else array.__array_interface__["data"][0]
 
 
+Arrange = Callable[[Sequence[int]], tuple[int, int, int]]  # addresses of inputs and result as those of x, w and y
+
+
 class Record:
     """What is left to do for a geometry that has been checked: addresses, and whether memory is shared."""
 
@@ -54,7 +57,7 @@ class Record:
     def __init__(self, op: str, problem: Any, inputs: Sequence[View], shape: tuple[int, ...], strides, out_dtype: str):
         self.kernel = None if 0 in shape else kernel_for(problem)  # nothing to compute is no problem
         roles = ROLES[op]
-        self.arrange = itemgetter(roles.index("x"), roles.index("w"), roles.index("y"))
+        self.arrange: Arrange = itemgetter(roles.index("x"), roles.index("w"), roles.index("y"))
         self.shape, self.dtype = shape, numpy_dtype(out_dtype)
         self.input_mask, self.output_mask = SIZES[problem.dtype] - 1, SIZES[out_dtype] - 1
         self.span = span(shape, strides, SIZES[out_dtype])

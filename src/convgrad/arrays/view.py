@@ -15,7 +15,7 @@ from convgrad.errors import ArrayError, DtypeError
 
 Ints = tuple[int, ...]
 
-SHARING_EFFORT = 100_000  # steps of the exact search for a common byte before two tensors count as overlapping
+SHARING_EFFORT: Any = 100_000  # steps of the exact search for a common byte before two tensors count as overlapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class View:
         """An array on the same memory."""
         size = SIZES[self.dtype]
         low, high = self.span
-        memory = (ctypes.c_char * (high - low)).from_address(self.address + low)
+        memory: Any = (ctypes.c_char * (high - low)).from_address(self.address + low)
         strides = tuple(stride * size for stride in self.strides)
         return np.ndarray(self.shape, numpy_dtype(self.dtype), memory, -low, strides)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Protocol
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -46,6 +47,16 @@ def lines_of(axes: Sequence[tuple[int, int]]) -> Lines:
         merged[0] = (-(-extent * step // LINE), LINE)
     walk = merged[0] if merged[0][0] >= LONG_RUN else max(merged, key=lambda axis: axis[0])
     return Lines(walk, tuple(axis for axis in merged if axis is not walk))
+
+
+class Fetch(Protocol):
+    """What a register tile asks for while it sums."""
+
+    def begin(self, b: Builder) -> None:
+        """Before the first step of the tile."""
+
+    def go_on(self, b: Builder, done: Index) -> None:
+        """After so many steps of the tile."""
 
 
 @dataclass(frozen=True, slots=True)

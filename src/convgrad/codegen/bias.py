@@ -13,6 +13,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.sums import ChannelSums, pairwise
 from convgrad.codegen.zeroing import emit_zero
+from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 
@@ -25,7 +26,7 @@ class BiasShare:
     element belongs to one block; a window's taps may overlap and leave gaps, its share of x does neither.
     """
 
-    plan: WeightsPlan
+    plan: WeightsPlan | PlaneWeightsPlan
     source: Value  # the tensor
     target: Value  # sums of this chunk, of all channels of all groups
     bundle: Index
@@ -114,7 +115,7 @@ class BiasShare:
         return edge(start), edge(b.add(start, block))
 
 
-def finish_bias(plan: WeightsPlan, b: Builder, sums: Value, target: Value) -> None:
+def finish_bias(plan: WeightsPlan | PlaneWeightsPlan, b: Builder, sums: Value, target: Value) -> None:
     """Add the chunks pairwise and write the gradient; `sums` are those of the first chunk."""
     isa, p, kind = ISAS[plan.isa], plan.problem, ARITHMETIC[plan.compute]
 

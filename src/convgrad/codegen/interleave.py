@@ -98,7 +98,7 @@ def _emit_groups(
     rest = b.sub(run, whole)
     if rest == 0:
         return
-    if again and isinstance(run, int) and run >= group and rest % planes == 0:
+    if again and isinstance(run, int) and isinstance(rest, int) and run >= group and rest % planes == 0:
         vectors(run - group, None, None, run // group * group)
         return
 

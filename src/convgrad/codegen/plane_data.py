@@ -109,8 +109,9 @@ class PlaneOutputs:
 
             def row(j: Index, _: object) -> None:
                 read, written = place(j)
-                even = isinstance(counts[n], int) and counts[n] % plan.rows == 0
-                rest = plan.rows if even else b.minimum(b.sub(counts[n], j), plan.rows)
+                count = counts[n]
+                even = isinstance(count, int) and count % plan.rows == 0
+                rest = plan.rows if even else b.minimum(b.sub(count, j), plan.rows)
 
                 def column(i: Index, _: object) -> None:
                     sums = [

@@ -34,6 +34,11 @@ class PlaneRowOutputs(PlaneOutputs):
     """The stage. Scratch memory of a task: a row of zeros, and weights of its groups."""
 
     plan: PlaneRowsPlan
+    zeros: Value  # a row of them
+    weights: Value  # of the plane, as are
+    bias: Value
+    source: Value
+    target: Value
 
     def __init__(self, plan: PlaneRowsPlan):
         PlaneOutputs.__init__(self, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convgrad.codegen.ahead import Walk
+from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.in_place_weights import InPlaceSums, Windows
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
@@ -77,7 +77,7 @@ class RowSums(InPlaceSums):
 
     def _sum(
         self, b: Builder, tile: Tile, a: Value, x: Value, start: Sequence[Value], windows: Windows,
-        walks: Sequence[Walk],
+        walks: Sequence[Fetch],
     ) -> list[Value]:  # fmt: skip
         """Row by row."""
         plan, n = self.plan, len(self.plan.outer)

@@ -46,7 +46,7 @@ class SplitPanel:
         assert pieces is not None
         tile_numbers = self.depth * COLUMNS
         block_step = pieces.count * self.tiles * tile_numbers
-        tap_steps = row_major([extent for extent, _ in self.taps], self.room // self.depth * block_step)
+        tap_steps = row_major(tuple(extent for extent, _ in self.taps), self.room // self.depth * block_step)
         taps = [Dim(extent, src, dst) for (extent, src), dst in zip(self.taps, tap_steps, strict=True)]
         if not (many == self.tiles * COLUMNS and count == self.room and self.room % self.depth == 0):
             size = tap_steps[0] * self.taps[0][0]

@@ -64,12 +64,12 @@ class Sweep:
             columns = c_columns = range(0, plan.width, plan.lanes)
         slab, out = self._dtypes()
         groups = Groups(plan.in_channels, plan.out_channels) if plan.spread else None
-        of_slab = {"b_dtype": slab} if plan.pixels else {"a_dtype": slab}
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=bytes_ahead(plan),
             in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
-            unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]), **of_slab,
+            unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]),
+            a_dtype="" if plan.pixels else slab, b_dtype=slab if plan.pixels else "",
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -87,8 +87,8 @@ class Sweep:
         b, axis = self.b, self.plan.axes[n]
         alone = self.plan.reads_in_place or self.plan.separate_taps
         if self.plan.unrolls(axis) or (alone and n == len(self.plan.axes) - 1):
-            for phase in axis.phases:
-                self._known_phase(n, axis, phase, spot)
+            for one in axis.phases:
+                self._known_phase(n, axis, one, spot)
             return
         table = b.module.table([v for f in axis.phases for v in (f.first, f.count, f.taps, f.offset, f.tap)])
 
@@ -193,15 +193,15 @@ class Sweep:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
         slab, out = (STORAGE[dtype] for dtype in self._dtypes())
-        operands = [b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)]
+        a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)
         taps = spot.unrolled
         if plan.pixels:
-            operands.reverse()
-            taps = tuple((w, x + spot.beside) for x, w in taps)
+            a, x = x, a
+            taps = tuple((w, place + spot.beside) for place, w in taps)
         target = b.at(self.results, spot.result, out)
         first = self._first(tile, target)
         walks = self.walks() if self.walks else ()
-        tile.emit(b, *operands, target, self.taps.in_order(spot.sums), first, taps, walks)
+        tile.emit(b, a, x, target, self.taps.in_order(spot.sums), first, taps, walks)
 
     def _first(self, tile: Tile, target: Value) -> list[Value]:
         """What the tile at `target` starts from: the bias, zeros or, unless `fresh`, what is there."""

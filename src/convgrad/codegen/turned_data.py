@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.ahead import Walk
+from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, lanes_of
@@ -37,7 +37,7 @@ class TurnedTile(Tile):
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
-        taps: Taps = ((0, 0),), walks: Sequence[Walk] = (),
+        taps: Taps = ((0, 0),), walks: Sequence[Fetch] = (),
     ) -> None:  # fmt: skip
         """As of any tile."""
         first = self.load(b, c) if first is None else first

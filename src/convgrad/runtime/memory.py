@@ -75,7 +75,7 @@ def spoil(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str
     kind = numpy_dtype(dtype)
     reach = [(extent - 1) * step * kind.itemsize for extent, step in zip(shape, strides, strict=True)]
     low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0) + kind.itemsize
-    held = (ctypes.c_char * (high - low)).from_address(address + low)
+    held: Any = (ctypes.c_char * (high - low)).from_address(address + low)
     np.ndarray(tuple(shape), kind, held, -low, tuple(step * kind.itemsize for step in strides))[...] = np.nan
 
 

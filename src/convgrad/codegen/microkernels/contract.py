@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
-from convgrad.codegen.ahead import Walk
+from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -64,7 +64,7 @@ class Tile:
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
-        taps: Taps = ((0, 0),), walks: Sequence[Walk] = (),
+        taps: Taps = ((0, 0),), walks: Sequence[Fetch] = (),
     ) -> None:  # fmt: skip
         """Update the tile at c; with `first`, start from these (per row and column) instead of from memory.
 
@@ -82,7 +82,7 @@ class Tile:
 
     def sum(
         self, b: Builder, a: Value, x: Value, first: Sequence[Value], reductions: Sequence[Reduction],
-        taps: Taps = ((0, 0),), walks: Sequence[Walk] = (),
+        taps: Taps = ((0, 0),), walks: Sequence[Fetch] = (),
     ) -> list[Value]:  # fmt: skip
         """The tile, which starts from `first` and is not stored, per row and column."""
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
@@ -128,7 +128,7 @@ class Tile:
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Taps,
-        walks: Sequence[Walk], done: Index,
+        walks: Sequence[Fetch], done: Index,
     ) -> Sums:  # fmt: skip
         if not (reductions and reductions[0].pace):
             for walk in walks:
@@ -161,7 +161,7 @@ class Tile:
 
     def _in_parts(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Taps,
-        walks: Sequence[Walk], done: Index,
+        walks: Sequence[Fetch], done: Index,
     ) -> Sums:  # fmt: skip
         """A sum whose outermost axis has parts, each over the rest for its own rows."""
         columns = range(len(self.columns))
@@ -176,7 +176,7 @@ class Tile:
 
     def _in_segments(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Sequence[tuple[int, int]],
-        walks: Sequence[Walk], done: Index,
+        walks: Sequence[Fetch], done: Index,
     ) -> Sums:  # fmt: skip
         """A sum whose outermost axis is cut, each piece for its own rows and columns."""
         axis, *inner = reductions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -72,13 +73,20 @@ def joined(reductions: Sequence[Reduction]) -> list[Reduction]:
     """The same sum in the same order with fewer axes: one whose steps continue those of the next is joined to it."""
     joined: list[Reduction] = []
     for axis in reversed(reductions):
-        inner = joined[0] if joined and known(joined[0]) and known(axis) else None
-        steps = (axis.a_step, axis.b_step, axis.pace)
-        if inner is not None and steps == tuple(inner.stop * step for step in (inner.a_step, inner.b_step, inner.pace)):
-            joined[0] = replace(inner, stop=axis.stop * inner.stop)
-            continue
-        joined.insert(0, axis)
+        if joined and known(joined[0]) and known(axis) and (both := _one_axis(axis, joined[0])):
+            joined[0] = both
+        else:
+            joined.insert(0, axis)
     return joined
+
+
+def _one_axis(outer: Reduction, inner: Reduction) -> Reduction | None:
+    """Both, of which all is known, as one axis, if the steps of the outer one continue those of the inner."""
+    stop: Any = inner.stop
+    steps = outer.a_step, outer.b_step, outer.pace
+    if steps != (stop * inner.a_step, stop * inner.b_step, stop * inner.pace):
+        return None
+    return replace(inner, stop=stop * outer.stop)
 
 
 def both(b: Builder, masks: Masks, others: Masks) -> Masks:
