@@ -34,10 +34,11 @@ SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
 ZERO_BYTES = 32.0  # per cycle
+PACKED_AGAIN = 2.0  # what packing counts among blocks and shares of one plan: it leaves caches and threads to wait
 SLAB_BYTES = 768 * 1024  # of x and y together
 SUM_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_WINDOWS = 4096
-MOST_CHUNKS = 8
+MOST_CHUNKS = 16
 LEAST_TASKS = 16
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -67,20 +68,21 @@ def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
 
 
 def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
-    """Predicted cycles, and the plan with the cheapest blocks of windows, chunks and shares."""
+    """Predicted cycles, and the plan with the best blocks of windows, chunks and shares."""
     tiles = -(-plan.row_count // plan.row_channels), plan.lane_blocks
     shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
-    best: tuple[float, Plan] | None = None
+    best: tuple[float, Plan, _OfBlock] | None = None
     for block in _blocks(plan):
         blocked = replace(plan, block=block)
         found = _of_block(blocked)
         for rows, lanes in shares:
             for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
-                cycles = _cost(candidate, found)
+                cycles = _cost(candidate, found, PACKED_AGAIN)
                 if best is None or cycles < best[0]:
-                    best = cycles, candidate
+                    best = cycles, candidate, found
     assert best is not None
-    return best
+    _, chosen, found = best
+    return _cost(chosen, found), chosen
 
 
 def _shares(tiles: int) -> list[int]:
@@ -109,7 +111,7 @@ def _chunked(plan: Plan) -> Iterator[Plan]:
     """With as many chunks as their sums, and blocks of windows, allow; or fewer, where a task may keep its own."""
     most = 1 + SUM_BYTES // max(1, 4 * plan.sum_size)
     most = max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
-    for chunks in (1, 2, 4, most):
+    for chunks in sorted({1, 2, 4, 8, most}):
         if chunks <= most:
             yield replace(plan, chunks=chunks)
 
@@ -153,8 +155,8 @@ def _met(axis: WindowAxis) -> float:
     return sum(last - first for first, last in met) / max(1, axis.taps * axis.windows)
 
 
-def _cost(plan: MatrixWeightsPlan, block: _OfBlock) -> float:
-    """All cycles; more where slabs outgrow the cache or tasks are too few."""
+def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> float:
+    """All cycles; more where slabs outgrow the cache or tasks are too few. Packing counts `packed` times."""
     p, blocks = plan.problem, prod(plan.block_grid)
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
     packing = block.gathered * plan.lane_shares
@@ -168,7 +170,7 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock) -> float:
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
     cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
-    cycles += block.products * (1 + overflow) + packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
+    cycles += block.products * (1 + overflow) + packed * packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
 
 
