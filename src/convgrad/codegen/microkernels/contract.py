@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise
 
 from convgrad.codegen.ahead import Fetch
-from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
 from convgrad.codegen.results import Run, rounds_together, store_runs
@@ -150,10 +149,10 @@ class Tile:
 
         def body(i: Index, now: Sums) -> Sums:
             if following:  # as many numbers at a step as the tile has rows: all of the next tile's
-                rows_done = self._at_a(b, a, b.mul(i, len(self.rows)))
+                rows_done = self.at_a(b, a, b.mul(i, len(self.rows)))
                 b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
-            here, there = self._at_a(b, a, b.mul(i, axis.a_step)), self._at_b(b, x, moved)
+            here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, moved)
             some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
             return some._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
 
@@ -169,7 +168,7 @@ class Tile:
             rows, c_rows = (tuple(of[r] for r in part.rows) for of in (self.rows, self.c_rows))
             some = replace(self._masked(b, (), part.b_masks), rows=rows, c_rows=c_rows)
             sums = {(n, v): tile[r, v] for n, r in enumerate(part.rows) for v in columns}
-            there, moved = self._at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
+            there, moved = self.at_a(b, a, part.a), [(a_tap, b_tap + part.b) for a_tap, b_tap in taps]
             sums = some._reduce(b, there, x, sums, reductions[1:], moved, walks, done)
             tile = tile | {(r, v): sums[n, v] for n, r in enumerate(part.rows) for v in columns}
         return tile
@@ -218,7 +217,7 @@ class Tile:
         middle = b.maximum(b.add(axis.start, whole), axis.start)
 
         def body(i: Index, now: Sums, written: Taps) -> Sums:
-            here, there = b.hidden(self._at_a(b, a, b.mul(i, axis.a_step))), b.hidden(self._at_b(b, x, b.mul(i, step)))
+            here, there = b.hidden(self.at_a(b, a, b.mul(i, axis.a_step))), b.hidden(self.at_b(b, x, b.mul(i, step)))
             return self._rank_one(b, here, there, now, written)
 
         tile = b.loop(axis.start, middle, lambda i, now: body(i, now, many), step=self.unroll, carried=tile, name="k")
@@ -229,78 +228,30 @@ class Tile:
             return self._add_products(b, a, x, tile, taps, 0)
         step = len(self.columns) * self.isa.lanes(self.compute)
         for number in range(self.groups.numbers):
-            tile = self._add_products(b, a, self._at_b(b, x, number * step), tile, taps, number)
+            tile = self._add_products(b, a, self.at_b(b, x, number * step), tile, taps, number)
         return tile
-
-    def _slide(self, b: Builder, whole: Callable[[int], Value], offset: int) -> Value:
-        """The vector at an offset, out of two of those at multiples of their length: no load crosses a cache line."""
-        lanes = self.isa.lanes(self.compute)
-        rest = offset % lanes
-        return self.isa.slide(b, whole(offset - rest), whole(offset - rest + lanes), rest)
-
-    def _of_a(self, b: Builder, a: Value, offset: int, number: int, mask: Value | None = None) -> Value:
-        """What the lanes of a column meet."""
-        if self.a_read is not None:
-            return self.a_read(b, a, offset)
-        lanes, dtype = self.isa.lanes(self.compute), self.a_dtype or self.compute
-        address = self._at_a(b, a, offset)
-        if not self.a_vector:
-            return self.isa.splat(b, self.isa.load(b, dtype, address), lanes)
-        if self.groups is None:
-            return self.isa.load(b, dtype, address, lanes, mask=mask)
-        wanted = self.groups.sources(lanes, number)
-        starts = range(0, self.groups.per_vector(lanes), lanes)
-        parts = [self.isa.load(b, dtype, self._at_a(b, address, start), lanes) for start in starts]
-        if wanted == list(range(lanes)):
-            return parts[0]
-        return self.isa.pick(b, parts[0], wanted) if len(parts) == 1 else pick(b, parts, wanted)
 
     def _add_products(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps, number: int) -> Sums:
         """The products of all taps, with one number of every group."""
-        lanes, b_dtype = self.isa.lanes(self.compute), self.b_dtype or self.compute
-
-        def of_a(offset: int) -> Value:
-            if self.a_vector and offset % lanes in self.slid:
-                return self._slide(b, whole_a, offset)
-            return self._of_a(b, a, offset, number, a_masks.get(offset))
-
-        def of_b(offset: int) -> Value:
-            if self.b_aligned and offset % lanes:
-                return self._slide(b, get_b, offset)
-            if not self.a_vector and offset % lanes in self.slid:
-                return self._slide(b, whole_b, offset)
-            return load_b(offset)
-
-        def load_b(offset: int) -> Value:
-            if self.b_read is not None:
-                return self.b_read(b, x, offset)
-            return self.isa.load(b, b_dtype, place_of_b(offset), lanes, mask=b_masks.get(offset))
-
-        def place_of_b(offset: int) -> Value:
-            address = self._at_b(b, x, offset)
-            if self.ahead:
-                b.prefetch(b.beyond(address, self.ahead), keep=3)
-            return address
-
         products = self._products(taps)
         masked = products.all() if self.a_masks or self.b_masks else ()
         a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in masked if self.a_masks}
         b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in masked if self.b_masks}
-        get_a, get_b, get_place = cache(of_a), cache(of_b), cache(place_of_b)
+        operands = Operands(self, b, a, x, number, a_masks, b_masks)
         from_memory = len(self.columns) - 1 if self._is_crowded(taps) else None
-        whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
         shared = products.shared()
         tile = dict(tile)
         for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
+                factor = operands.of_a(a_offset)
                 if v == from_memory:
-                    tile[r, v] = self.isa.multiply_add_from(b, get_a(a_offset), get_place(b_offset), tile[r, v])
+                    tile[r, v] = self.isa.multiply_add_from(b, factor, operands.place_of_b(b_offset), tile[r, v])
                 else:
-                    tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
+                    tile[r, v] = self.isa.multiply_add(b, factor, operands.of_b(b_offset), tile[r, v])
             if shared != 1:  # only what the shared operand meets again and again stays in registers
-                get_a.cache_clear()
+                operands.of_a.cache_clear()
             if shared != 0:
-                get_b.cache_clear()
+                operands.of_b.cache_clear()
         return tile
 
     def _is_crowded(self, taps: Taps) -> bool:
@@ -318,10 +269,12 @@ class Tile:
     def _kind(self, dtype: str) -> str:
         return STORAGE[dtype or self.compute]
 
-    def _at_a(self, b: Builder, base: Value, offset: Index) -> Value:
+    def at_a(self, b: Builder, base: Value, offset: Index) -> Value:
+        """So many numbers of A from `base`."""
         return b.at(base, offset, self._kind(self.a_dtype))
 
-    def _at_b(self, b: Builder, base: Value, offset: Index) -> Value:
+    def at_b(self, b: Builder, base: Value, offset: Index) -> Value:
+        """Likewise of B."""
         return b.at(base, offset, self._kind(self.b_dtype))
 
     def _products(self, taps: Taps) -> Products:
