@@ -82,3 +82,15 @@ def test_tensors_without_memory_or_of_integers_are_refused():
         convgrad.conv_transpose(torch.empty(2, 4, 5, 6, device="meta"), integers(4, 3, 3, 3), **ATTRIBUTES)
     with pytest.raises(DtypeError, match=r"src holds integers of 64 bits"):
         convgrad.conv_transpose(torch.ones(2, 4, 5, 6, dtype=torch.int64), integers(4, 3, 3, 3), **ATTRIBUTES)
+
+
+def test_a_tensor_that_is_not_what_its_memory_holds_is_refused():
+    src, weights = integers(2, 5, 3), integers(2, 3, 4)
+    for strange, message in {
+        torch.imag(torch.complex(src, src).conj()): r"negative of what its memory holds; give src.resolve_neg\(\)",
+        torch._efficientzerotensor((2, 5, 3)): r"src has no memory, but \[2, 5, 3\] elements",
+    }.items():
+        with pytest.raises(ArrayError, match=message):
+            convgrad.convolution(strange, weights)
+    resolved = torch.imag(torch.complex(src, src).conj()).resolve_neg()
+    assert torch.equal(convgrad.convolution(resolved, weights), -convgrad.convolution(src, weights))
