@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import convgrad
-from convgrad.errors import ArrayError, DtypeError
+from convgrad.errors import ArrayError, AttributeRuleError, DtypeError
 
 torch = pytest.importorskip("torch")
 
@@ -94,3 +94,9 @@ def test_a_tensor_that_is_not_what_its_memory_holds_is_refused():
             convgrad.convolution(strange, weights)
     resolved = torch.imag(torch.complex(src, src).conj()).resolve_neg()
     assert torch.equal(convgrad.convolution(resolved, weights), -convgrad.convolution(src, weights))
+
+
+def test_a_shape_without_numbers_is_refused():
+    shape = torch.empty(3, dtype=torch.int32, device="meta")
+    with pytest.raises(AttributeRuleError, match="dst_shape holds tensor"):
+        convgrad.convolution_backward_data(integers(2, 3, 4), integers(2, 3, 4), shape)
