@@ -405,3 +405,12 @@ def test_long_kernels_are_not_written_out(unknown, taps, isa):
         if type(plan) is DataPlan:
             written = prod(axis.taps for axis in plan.axes if plan.unrolls(axis))
             assert written == 1 or prod(plan.tile) * plan.width // plan.lanes * written <= 1024
+
+
+@each_level
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize(("taps", "image", "expected"), [(31, 56, False), (13, 14, False), (3, 14, True)])
+def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps, image, expected, isa):
+    low = taps // 2
+    p = problem_of(unknown, channels=(1, 1), groups=64, image=image, windows=image, taps=taps, low=low, nxc=True)
+    assert choose(p, machine_for(isa)).reads_in_place == expected

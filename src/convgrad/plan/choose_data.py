@@ -15,6 +15,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.data_candidates import DataCandidates, sums_taps_inside, whole_blocks
 from convgrad.plan.data_in_place import (
     MOST_KNOWN_PHASES,
+    is_mostly_border,
     reads_in_place,
     widened,
     with_weights_in_place,
@@ -70,7 +71,7 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan):
         return plan
     plan = whole_blocks(plan)
-    if reads_in_place(plan):
+    if reads_in_place(plan) and not is_mostly_border(plan):
         plan = widened(plan, cycles, machine)
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
