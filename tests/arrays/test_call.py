@@ -28,6 +28,23 @@ def test_a_repeated_call_infers_nothing(monkeypatch):
     np.testing.assert_array_equal(convgrad.convolution(X, W, strides=[2]), expected)
 
 
+def test_shapes_and_types_in_any_clothes_find_what_is_remembered(monkeypatch):
+    class Shape(tuple):
+        """Such as a torch.Size."""
+
+    dst = convgrad.convolution(X, W)
+    expected = convgrad.convolution_backward_data(dst, W, (1, 7, 2), strides=(1,), groups=1)
+    narrow = convgrad.convolution(X.astype(np.float16), W.astype(np.float16), out_dtype="f32")
+    monkeypatch.setattr(call, "resolve", None)
+    for shape in (np.array([1, 7, 2], np.int32), np.array([1, 7, 2]), Shape((1, 7, 2)), [1, np.int64(7), 2]):
+        for groups in (1, np.int32(1)):
+            got = convgrad.convolution_backward_data(dst, W, shape, strides=np.array([1]), groups=groups)
+            np.testing.assert_array_equal(got, expected)
+    for kind in (np.float32, np.dtype(np.float32), "f32"):
+        got = convgrad.convolution(X.astype(np.float16), W.astype(np.float16), out_dtype=kind)
+        np.testing.assert_array_equal(got, narrow)
+
+
 def test_values_that_hash_alike_are_not_taken_for_each_other():
     for right in ([1], (1,), np.array([1])):
         convgrad.convolution(X, W, strides=right)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import convgrad
-from convgrad.errors import ArrayError, DtypeError
+from convgrad.errors import ArrayError, AttributeRuleError, DtypeError
 
 torch = pytest.importorskip("torch")
 
@@ -82,3 +82,21 @@ def test_tensors_without_memory_or_of_integers_are_refused():
         convgrad.conv_transpose(torch.empty(2, 4, 5, 6, device="meta"), integers(4, 3, 3, 3), **ATTRIBUTES)
     with pytest.raises(DtypeError, match=r"src holds integers of 64 bits"):
         convgrad.conv_transpose(torch.ones(2, 4, 5, 6, dtype=torch.int64), integers(4, 3, 3, 3), **ATTRIBUTES)
+
+
+def test_a_tensor_that_is_not_what_its_memory_holds_is_refused():
+    src, weights = integers(2, 5, 3), integers(2, 3, 4)
+    for strange, message in {
+        torch.imag(torch.complex(src, src).conj()): r"negative of what its memory holds; give src.resolve_neg\(\)",
+        torch._efficientzerotensor((2, 5, 3)): r"src has no memory, but \[2, 5, 3\] elements",
+    }.items():
+        with pytest.raises(ArrayError, match=message):
+            convgrad.convolution(strange, weights)
+    resolved = torch.imag(torch.complex(src, src).conj()).resolve_neg()
+    assert torch.equal(convgrad.convolution(resolved, weights), -convgrad.convolution(src, weights))
+
+
+def test_a_shape_without_numbers_is_refused():
+    shape = torch.empty(3, dtype=torch.int32, device="meta")
+    with pytest.raises(AttributeRuleError, match="dst_shape holds tensor"):
+        convgrad.convolution_backward_data(integers(2, 3, 4), integers(2, 3, 4), shape)

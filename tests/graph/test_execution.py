@@ -290,8 +290,23 @@ def test_inputs_of_other_libraries_come_through_dlpack():
     array = whole_numbers(op.inputs[0])
     result = compiled(op).execute({0: Foreign(array)})[1]
     np.testing.assert_array_equal(result, array.sum(axis=(0, 2, 3)))
-    with pytest.raises(ArrayError, match="numpy cannot take the Foreign: it lies on another device"):
+    with pytest.raises(ArrayError, match="cannot be exported through DLPack: it lies on another device"):
         compiled(op).execute({0: Foreign(None)})
+
+
+def test_tensors_of_pytorch_are_inputs_in_every_type():
+    torch = pytest.importorskip("torch")
+    op = op_of("BiasAddBackward")
+    graph = graph_of(op)
+    graph.finalize()
+    values = whole_numbers(op.inputs[0])
+    for dtype, kind in {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}.items():
+        run = graph.with_dtype(dtype).compile()
+        result = run.execute({0: torch.from_numpy(values).to(kind)})[1]
+        np.testing.assert_array_equal(result.astype(np.float32), values.sum(axis=(0, 2, 3)))
+    negative = torch.imag(torch.complex(torch.zeros(values.shape), torch.from_numpy(values)).conj())
+    with pytest.raises(ArrayError, match=r"is the negative of what its memory holds"):
+        graph.compile().execute({0: negative})
 
 
 def test_one_compiled_graph_serves_several_threads_at_once():

@@ -384,3 +384,33 @@ def test_an_empty_image_has_plans_too():
     for isa in ("avx512", "portable"):
         machine = machine_for(isa, triple="x86_64-unknown-linux-gnu")
         assert all(plan.validate() is None for plan in variants(problem, machine))
+
+
+@each_level
+@pytest.mark.parametrize("taps", [(1000,), (40, 40)])
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_long_kernels_are_not_written_out(unknown, taps, isa):
+    """A thousand taps of one channel took 2 to 5 s to compile."""
+    image = (5000,) if len(taps) == 1 else (200, 200)
+    low = tuple(r // 2 for r in taps)
+    windows = tuple(n + 2 * b - r + 1 for n, b, r in zip(image, low, taps, strict=True))
+    p = ConvProblem(
+        unknown=unknown, batch=1, groups=1, x_channels=1, y_channels=2, x_extent=image, y_extent=windows, taps=taps,
+        stride=(1,) * len(taps), dilation=(1,) * len(taps), pad_low=low,
+        x_strides=strides_in(tuple(range(2 + len(taps) + 1)), (1, 1, 1, *image)),
+        w_strides=strides_in(tuple(range(2 + len(taps) + 1)), (1, 2, 1, *taps)),
+        y_strides=strides_in(tuple(range(2 + len(taps) + 1)), (1, 1, 2, *windows)),
+    )  # fmt: skip
+    for plan in variants(p, machine_for(isa)):
+        if type(plan) is DataPlan:
+            written = prod(axis.taps for axis in plan.axes if plan.unrolls(axis))
+            assert written == 1 or prod(plan.tile) * plan.width // plan.lanes * written <= 1024
+
+
+@each_level
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize(("taps", "image", "expected"), [(31, 56, False), (13, 14, False), (3, 14, True)])
+def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps, image, expected, isa):
+    low = taps // 2
+    p = problem_of(unknown, channels=(1, 1), groups=64, image=image, windows=image, taps=taps, low=low, nxc=True)
+    assert choose(p, machine_for(isa)).reads_in_place == expected

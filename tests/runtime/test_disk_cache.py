@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,6 +71,17 @@ def test_a_file_under_another_name_is_not_taken(cache_folder):
     cache.write("one", ENTRY)
     os.rename(cache_folder / f"one{cache.SUFFIX}", cache_folder / f"two{cache.SUFFIX}")
     assert cache.read("two") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
+def test_a_pipe_under_the_name_of_a_file_is_not_waited_for(cache_folder):
+    cache.write("one", ENTRY)
+    os.mkfifo(cache_folder / f"two{cache.SUFFIX}")
+    found = []
+    reader = threading.Thread(target=lambda: found.extend(map(cache.read, ("one", "two"))), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == [ENTRY, None]
 
 
 def test_notes_that_are_not_ours_are_compiled_again(cache_folder):

@@ -144,6 +144,26 @@ def test_a_limit_set_on_the_openmp_runtime_is_obeyed(python, finish):
     assert printed(finish(python(program, OMP_NUM_THREADS="2", CONVGRAD_NUM_THREADS="")))[:3] == ["2", "1", "3"]
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["before the first call", "later"])
+def test_threadpoolctl_limits_our_threads(python, finish, early):
+    pytest.importorskip("threadpoolctl")
+    program = (
+        "from threadpoolctl import threadpool_info, threadpool_limits\n"
+        "from convgrad.runtime import num_threads, set_num_threads\n"
+        f"if not {early}: num_threads()\n"
+        "with threadpool_limits(2): print(num_threads())\n"
+        "print(num_threads())\n"
+        "with threadpool_limits(2, user_api='blas'): print(num_threads())\n"
+        "with threadpool_limits(1):\n"
+        "    set_num_threads(4); print(num_threads())\n"
+        "print(num_threads())\n"
+        "with threadpool_limits(9): print(num_threads())\n"
+        "print([i['num_threads'] for i in threadpool_info() if i['user_api'] == 'convgrad'])\n"
+    )
+    lines = finish(python(program, CONVGRAD_NUM_THREADS="3")).split("\n")
+    assert lines[:7] == ["2", "3", "3", "4", "3", "4", "[3]"]
+
+
 @forks
 def test_a_child_of_a_process_that_used_openmp_computes(python, finish):
     lines = printed(finish(python(LOAD_OPENMP + COMPUTE.replace("THREADS", "2") + IN_CHILD)))

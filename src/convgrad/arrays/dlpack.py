@@ -58,6 +58,8 @@ def read(op: str, name: str, array: Any) -> View:
     """The memory of an array that has `__dlpack__`; it must be on the CPU and of a type that kernels take."""
     if getattr(array, "requires_grad", False) is True:
         raise ArrayError(f"{op}: {name} requires a gradient, which this function does not record; give {name}.detach()")
+    if getattr(array, "is_neg", bool)() is True:  # PyTorch exports the memory of such a tensor as if it were not
+        raise ArrayError(f"{op}: {name} is the negative of what its memory holds; give {name}.resolve_neg()")
     _refuse_device(op, name, array)
     capsule = _export(op, name, array)
     tensor, writeable = _open(op, name, capsule)
@@ -67,6 +69,8 @@ def read(op: str, name: str, array: Any) -> View:
         raise DtypeError(f"{op}: {name} holds {kind} of {tensor.bits} bits, but must hold one of {', '.join(FLOATING)}")
     shape = tuple(tensor.shape[: tensor.ndim]) if tensor.ndim else ()
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.ndim and tensor.strides else dense_strides(shape)
+    if not tensor.data and 0 not in shape:  # such as the zeros that PyTorch keeps no memory for
+        raise ArrayError(f"{op}: {name} has no memory, but {list(shape)} elements; give a copy of it")
     address = (tensor.data or 0) + tensor.byte_offset
     if address % SIZES[dtype]:
         raise ArrayError(f"{op}: {name} is not aligned to its elements of {SIZES[dtype]} bytes; copy it first")

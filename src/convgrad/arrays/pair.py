@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from convgrad.arrays.call import MARSHAL_VERSION, Operation, is_plain
+from convgrad.arrays.call import MARSHAL_VERSION, Operation, is_plain, plainer
 from convgrad.arrays.record import Record, address
 from convgrad.arrays.results import common_dtype, result_dtype
 from convgrad.arrays.view import View, output_view, refuse_overlap, share_memory, span
@@ -88,6 +88,10 @@ class WeightsOperation(Operation):
                 ):
                     record.kernel(*record.arrange((*given, at)), bias_at)
                     return weights, bias
+        plain = plainer(attributes, shape, out_dtype)
+        if plain is not None:
+            attributes, shape, out_dtype = plain
+            return self.pair(first, second, diff_bias, attributes, shape, out, out_dtype, accumulate)
         return self._pair_carefully(key, first, second, diff_bias, attributes, shape, out, out_dtype, accumulate)
 
     def _pair_carefully(

@@ -39,6 +39,7 @@ class View:
         size = SIZES[self.dtype]
         low, high = self.span
         memory: Any = (ctypes.c_char * (high - low)).from_address(self.address + low)
+        memory.owner = self.owner  # as long as the array lives
         strides = tuple(stride * size for stride in self.strides)
         return np.ndarray(self.shape, numpy_dtype(self.dtype), memory, -low, strides)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from convgrad.arrays.view import view
 from convgrad.dtypes import FLOATING, dtype_name, numpy_dtype
 from convgrad.errors import ArrayError, GraphError
 from convgrad.graph.tensors import LogicalTensor, dense_strides
@@ -115,14 +116,20 @@ def _checked(tensor: LogicalTensor, value: Any, owner: str) -> np.ndarray:
     if not isinstance(value, np.ndarray):
         if not hasattr(value, "__dlpack__"):
             raise ArrayError(f"{owner}: {tensor} needs an array; got {type(value).__name__}")
-        try:
-            array = np.from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:  # another device, or bf16
-            raise ArrayError(f"{owner}: {tensor}: numpy cannot take the {type(value).__name__}: {error}") from error
+        array = _foreign(tensor, value, owner)
     name = "s32" if array.dtype == np.int32 else dtype_name(array.dtype)
     if name != tensor.dtype or array.shape != tensor.known_shape:
         raise ArrayError(f"{owner}: {tensor} cannot be an array of {array.dtype} with shape {array.shape}")
     return array
+
+
+def _foreign(tensor: LogicalTensor, value: Any, owner: str) -> np.ndarray:
+    if tensor.dtype in FLOATING:
+        return view(owner, str(tensor), value).as_numpy()
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArrayError(f"{owner}: {tensor}: numpy cannot take the {type(value).__name__}: {error}") from error
 
 
 def _lies_as(tensor: LogicalTensor, array: np.ndarray) -> bool:

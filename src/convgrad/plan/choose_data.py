@@ -15,6 +15,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.data_candidates import DataCandidates, sums_taps_inside, whole_blocks
 from convgrad.plan.data_in_place import (
     MOST_KNOWN_PHASES,
+    is_mostly_border,
     reads_in_place,
     widened,
     with_weights_in_place,
@@ -35,7 +36,8 @@ from convgrad.plan.runs import DotRunPlan, MatrixRunPlan
 from convgrad.plan.turned_data import TurnedDataPlan
 from convgrad.problem.conv import ConvProblem
 
-MOST_UNROLLED = 320  # multiply-adds written out
+MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
+MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster
 MOST_TURNED = 32  # taps and weights of one, written out for each phase
 
 
@@ -69,7 +71,7 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan):
         return plan
     plan = whole_blocks(plan)
-    if reads_in_place(plan):
+    if reads_in_place(plan) and not is_mostly_border(plan):
         plan = widened(plan, cycles, machine)
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
@@ -97,10 +99,11 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
         return int(products <= MOST_SHUFFLED and len(inner.phases) <= MOST_KNOWN_PHASES)
     if plan.in_channels > FEW_CHANNELS or plan.channel_unit > 1 or not (plan.spread or plan.pixels):
         return 0
-    count, products = 0, prod(plan.tile) * plan.width // plan.lanes // (plan.lanes if plan.pixels else 1)
+    count, products = 0, max(1, prod(plan.tile) * plan.width // plan.lanes)
+    most = MOST_WRITTEN if plan.pixels else MOST_UNROLLED
     for axis in reversed(plan.axes[1:]):
         products *= sum(phase.taps for phase in axis.phases)
-        if products > MOST_UNROLLED or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
+        if products > most or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
             break
         count += 1
     return count

@@ -17,6 +17,7 @@ CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewi
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
 WIDEST = 8  # vectors of channels side by side
+BORDER = 8  # products at the border, for each output of a row, that cost as much as to pack what the row meets
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 
 
@@ -34,6 +35,14 @@ def reads_in_place(plan: DataPlan) -> bool:
         depthwise = plan.in_channels == plan.out_channels == 1
         return depthwise and given[1] == solved[1] == 1 and p.groups >= plan.lane_groups
     return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
+
+
+def is_mostly_border(plan: DataPlan) -> bool:
+    """Whether outputs that do not meet every tap, made one by one, take longer than to pack what all outputs meet."""
+    axis = plan.axes[-1]
+    inside = min(high - low for low, high in map(axis.inside, axis.phases))
+    taps = prod(max(phase.taps for phase in one.phases) for one in plan.axes)
+    return (axis.count - max(inside, 0)) * taps > BORDER * axis.count
 
 
 def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:

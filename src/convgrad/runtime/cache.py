@@ -121,12 +121,17 @@ def read(key: str) -> Entry | None:
     if folder is None:
         return None
     try:
-        with open(folder / (key + SUFFIX), "rb") as file:
-            if _unsafe(os.fstat(file.fileno()), "the file"):
+        with open(folder / (key + SUFFIX), "rb", opener=_open_at_once) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or _unsafe(found, "the file"):
                 return None
             return _decode(key, file.read())
     except OSError:
         return None
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would wait for a writer
 
 
 def write(key: str, entry: Entry) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,9 @@ class Team:
 
     __slots__ = (
         "_asked",
+        "_cap",
         "_modules",
+        "_settled",
         "_workers",
         "count",
         "forked",
@@ -60,6 +63,8 @@ class Team:
         """A team that has not been asked for yet."""
         self._workers: pool.Pool | pool.PythonPool | None = None
         self._asked = 0  # the number given to set_num_threads
+        self._cap = 0  # the number given to threadpoolctl, where that is the smaller one
+        self._settled = 0  # threads of a call without that cap
         self._modules = 0  # how many Python modules were loaded when we last looked for OpenMP
         self.count = 0  # threads of a call; 0 before the first use
         self.source = ""  # what decided that number
@@ -78,8 +83,24 @@ class Team:
     def resize(self, count: int) -> None:
         """Use so many threads from the next call on."""
         with LOCK:
-            self._asked = count
+            self._asked, self._cap = count, 0
             self._settle(count, "set_num_threads")
+
+    def settled(self) -> int:
+        """The number of threads without a cap; nothing is started to tell it."""
+        return self._settled or self._asked or (settings.num_threads() or available_cpus())[0]
+
+    def cap(self, count: int) -> None:
+        """Use no more threads than these until a cap that is not below the number settled on takes this one away."""
+        with LOCK:
+            self._cap = count if count < self.settled() else 0
+            if self.count:
+                self.count = self.capped(self._settled)
+                self._publish()
+
+    def capped(self, count: int) -> int:
+        """The number of threads, or the cap."""
+        return min(count, self._cap or count)
 
     def look_again(self) -> None:
         """Move to an OpenMP runtime that came after us, with PyTorch for instance. Cheap when nothing was imported."""
@@ -96,7 +117,8 @@ class Team:
             if self._workers:
                 self._workers.grow(count - 1)
         self._apply_limit()
-        self.count = count  # last: whoever reads it finds a route
+        self._settled = count
+        self.count = self.capped(count)  # last: whoever reads it finds a route
         self._publish()
 
     def _choose_route(self) -> None:
@@ -128,7 +150,7 @@ class Team:
             self._workers.forget()
         self.forked = True
         if self.route.name != "none":
-            self.count, self.route = 0, Route("none")  # settled again by the next call
+            self.count, self._settled, self.route = 0, 0, Route("none")  # settled again by the next call
             self._publish()
 
     def effective(self) -> int:
@@ -191,3 +213,35 @@ def _address(library: ctypes.CDLL, symbol: str) -> int:
         return ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0
     except AttributeError:  # libomp is not everywhere built with the names of libgomp
         return 0
+
+
+def _register_with_threadpoolctl() -> None:
+    """Let `threadpool_limits` hold for our threads, too, in a process that has the package."""
+    try:
+        from threadpoolctl import LibController, register
+    except ImportError:
+        return
+
+    class Controller(LibController):
+        """Our threads. It is found by the library of NumPy, since ours are of none."""
+
+        user_api = internal_api = "convgrad"
+        filename_prefixes = ("_multiarray_umath",)
+
+        def get_num_threads(self) -> int:
+            try:
+                return team.capped(team.settled())
+            except SettingError:  # for a call to raise
+                return 1
+
+        def set_num_threads(self, num_threads: int) -> None:
+            with suppress(SettingError):
+                team.cap(max(1, num_threads))
+
+        def get_version(self) -> str | None:
+            return getattr(sys.modules.get("convgrad"), "__version__", None)
+
+    register(Controller)
+
+
+_register_with_threadpoolctl()

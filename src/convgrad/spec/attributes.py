@@ -51,7 +51,7 @@ def integer(op: str, name: str, value: Any, *, least: int = 0) -> int:
         raise AttributeRuleError(f"{op}: {name} holds {value!r}, which is a truth value; give an integer")
     try:
         number = operator.index(value)
-    except TypeError:
+    except (TypeError, RuntimeError):  # of a number that PyTorch keeps no memory for
         kind = type(value).__name__
         raise AttributeRuleError(f"{op}: {name} holds {value!r}, which is of type {kind}; give an integer") from None
     if not least <= number < LARGEST:
