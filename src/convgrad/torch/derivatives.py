@@ -163,7 +163,10 @@ def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..
         if forward_ad._current_level >= 0:
             primals, tangents = _unpacked(first, second, bias)
             if any(tangent is not None for tangent in tangents):
-                return _dual(op, has_bias, primals, tangents, rest)
+                # What backward finds there are the dual tensors, whose gradients have tangents of their own.
+                with forward_ad._set_fwd_grad_enabled(False):
+                    result = op(first, second, *rest)
+                return forward_ad.make_dual(result, _tangent(op, has_bias, primals, tangents, rest, result.shape))
         trains = is_grad_enabled() and (
             first.requires_grad or second.requires_grad or (bias is not None and bias.requires_grad)
         )
@@ -220,20 +223,15 @@ def _unpacked(*tensors: Tensor | None) -> tuple[list, list]:
     return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
 
 
-def _dual(op, has_bias: bool, primals: list, tangents: list, rest: tuple) -> Tensor:
-    """The product rule: op(x, w) and op(dx, w) + op(x, dw) + db."""
-    (first, second, bias), (d_first, d_second, d_bias) = primals, tangents
-    tail = rest[1:] if has_bias else rest
-
-    def apply(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
-        return op(one, other, added, *tail) if has_bias else op(one, other, *tail)
-
+def _tangent(op, has_bias: bool, primals: list, tangents: list, rest: tuple, shape: torch.Size) -> Tensor:
+    """The product rule: op(dx, w) + op(x, dw) + db."""
+    (first, second, _), (d_first, d_second, d_bias) = primals, tangents
+    tail = (None, *rest[1:]) if has_bias else rest
     terms = []
     if d_first is not None:
-        terms.append(apply(d_first, second, None))
+        terms.append(op(d_first, second, *tail))
     if d_second is not None:
-        terms.append(apply(first, d_second, None))
-    result = apply(first, second, bias)
+        terms.append(op(first, d_second, *tail))
     if d_bias is not None:
-        terms.append(d_bias.reshape(1, -1, *(1,) * (result.dim() - 2)).expand(result.shape))
-    return forward_ad.make_dual(result, sum(terms[1:], terms[0]))
+        terms.append(d_bias.reshape(1, -1, *(1,) * (len(shape) - 2)).expand(shape))
+    return sum(terms[1:], terms[0])
