@@ -114,6 +114,18 @@ def test_transforms_of_transforms(pair):
     assert torch.equal(of_gradient(one), of_gradient(other))
 
 
+@pairs
+def test_gradients_of_gradients_after_their_transform_has_ended(pair):
+    one, other, given = pair
+
+    def pulled(function):
+        gradients = torch.func.grad(lambda *tensors: function(*tensors).pow(3).sum(), (0, 1, 2))
+        return torch.func.vjp(gradients, *given)[1](given)  # what `vjp` gives is called with nothing around it
+
+    for result, expected in zip(pulled(one), pulled(other), strict=True):
+        assert torch.equal(result, expected)
+
+
 def test_batches_of_bias_gradients():
     diff = integers(2, B, 4, 3, 5)
     for dim in range(2):
