@@ -314,8 +314,20 @@ def test_automatic_pads_are_those_of_the_specification(auto_pad, strides):
 WORDS = ([1, 1], [0, 0], [0, 0], [1, 1], 2)
 T_WORDS = (*WORDS[:3], [0, 0], *WORDS[3:])
 negative = torch._neg_view(X)
+NESTED = torch.nested.nested_tensor(list(X))
 FAULTS = {
     "not a tensor": (lambda: functions.convolution(X, W.numpy()), ArrayError, "weights is of type ndarray; give a t"),
+    "nor the bias": (
+        lambda: functions.convolution(X, W, BIAS.numpy()),
+        ArrayError,
+        "bias is of type ndarray; give a t",
+    ),
+    "nor what is summed": (lambda: functions.bias_add_backward(None), ArrayError, "diff_dst is of type NoneType; give"),
+    "nested": (
+        lambda: functions.convolution(NESTED, W, groups=2),
+        ArrayError,
+        r"src is nested; give .*to_padded_tensor",
+    ),
     "another device": (lambda: kernels.convolution(X.to("meta"), W, None, *WORDS), ArrayError, r"device meta; move it"),
     "sparse": (
         lambda: operators.convolution(X.to_sparse(), W, None, *WORDS),
@@ -389,6 +401,11 @@ FAULTS = {
         ShapeError,
         r"weights_shape \[3\] has 1 entries, but with 2 spatial axes it takes 4",
     ),
+    "no shape": (
+        lambda: functions.convolution_backward_weights(X, Y, None, auto_pad="same_upper"),
+        ShapeError,
+        "weights_shape is None; give a list",
+    ),
     "a shape of others": (
         lambda: functions.convolution_backward_data(Y, W, (2, 9, 7, 7), groups=2),
         ShapeError,
@@ -409,6 +426,7 @@ def misaligned():
 
 @pytest.mark.parametrize(("call", "error", "words"), FAULTS.values(), ids=FAULTS)
 def test_mistakes_are_explained(call, error, words):
+    functions.convolution(X, W, groups=2)  # what is known is compared with each that comes
     for _ in range(2):  # a second time, too
         with pytest.raises(error, match=words):
             call()

@@ -116,7 +116,12 @@ class Shortcuts:
                     alike = ()
                 if comparable and alike:
                     latest = words, bias is None, mode, alike
-            if alike and forward_ad._current_level < 0 and not _dispatch_modes():
+            if (
+                alike
+                and forward_ad._current_level < 0
+                and not _dispatch_modes()
+                and not (first.is_nested or second.is_nested)  # the look would end the process
+            ):
                 for check, known, trains in alike:
                     if check(first, second) if bias is None else check(first, second, bias):
                         result = apply((known, rest), first, second, bias) if trains else known.run(first, second, bias)
