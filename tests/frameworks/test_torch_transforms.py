@@ -126,6 +126,19 @@ def test_gradients_of_gradients_after_their_transform_has_ended(pair):
         assert torch.equal(result, expected)
 
 
+@pairs
+def test_forward_mode_is_compiled(pair):
+    one, other, given = pair
+    torch._dynamo.reset()
+
+    def pushed(function):
+        return lambda *tensors: torch.func.jvp(function, tensors, tensors)
+
+    compiled = torch.compile(pushed(one), fullgraph=True, backend="eager")
+    for result, expected in zip(compiled(*given), pushed(other)(*given), strict=True):
+        assert torch.equal(result, expected)
+
+
 def test_batches_of_bias_gradients():
     diff = integers(2, B, 4, 3, 5)
     for dim in range(2):

@@ -160,13 +160,15 @@ def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..
 
     def autograd(keyset, first, second, *rest):
         bias, others = (rest[0], rest[1:]) if has_bias else (None, rest)
-        if forward_ad._current_level >= 0:
+        if _may_be_dual():
             primals, tangents = _unpacked(first, second, bias)
             if any(tangent is not None for tangent in tangents):
                 # What backward finds there are the dual tensors, whose gradients have tangents of their own.
                 with forward_ad._set_fwd_grad_enabled(False):
                     result = op(first, second, *rest)
-                return forward_ad.make_dual(result, _tangent(op, has_bias, primals, tangents, rest, result.shape))
+                return forward_ad.make_dual(
+                    result, _tangent(op, has_bias, primals, tangents, rest, result.shape), level=0
+                )
         trains = is_grad_enabled() and (
             first.requires_grad or second.requires_grad or (bias is not None and bias.requires_grad)
         )
@@ -194,10 +196,10 @@ def _linear(name: str):
     function = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward))
 
     def autograd(keyset, diff_dst):
-        if forward_ad._current_level >= 0:
+        if _may_be_dual():
             (primal,), (tangent,) = _unpacked(diff_dst)
             if tangent is not None:
-                return forward_ad.make_dual(op(primal), op(tangent))
+                return forward_ad.make_dual(op(primal), op(tangent), level=0)
         if torch.is_grad_enabled() and diff_dst.requires_grad:
             return _apply(function.apply, keyset, diff_dst)
         return run(keyset, diff_dst)
@@ -217,9 +219,14 @@ def _static(forward, backward) -> dict[str, Any]:
     return {"forward": staticmethod(forward), "backward": staticmethod(backward)}
 
 
+def _may_be_dual() -> bool:
+    """Whether tensors may have tangents; compiled graphs of `torch.func.jvp` enter the level, the only one, untold."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
 def _unpacked(*tensors: Tensor | None) -> tuple[list, list]:
     """Primals and tangents; None for those that have none."""
-    pairs = [(None, None) if tensor is None else tuple(forward_ad.unpack_dual(tensor)) for tensor in tensors]
+    pairs = [(None, None) if tensor is None else tuple(forward_ad.unpack_dual(tensor, level=0)) for tensor in tensors]
     return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
 
 
