@@ -114,6 +114,31 @@ def test_transforms_of_transforms(pair):
     assert torch.equal(of_gradient(one), of_gradient(other))
 
 
+@pairs
+def test_gradients_of_gradients_after_their_transform_has_ended(pair):
+    one, other, given = pair
+
+    def pulled(function):
+        gradients = torch.func.grad(lambda *tensors: function(*tensors).pow(3).sum(), (0, 1, 2))
+        return torch.func.vjp(gradients, *given)[1](given)  # what `vjp` gives is called with nothing around it
+
+    for result, expected in zip(pulled(one), pulled(other), strict=True):
+        assert torch.equal(result, expected)
+
+
+@pairs
+def test_forward_mode_is_compiled(pair):
+    one, other, given = pair
+    torch._dynamo.reset()
+
+    def pushed(function):
+        return lambda *tensors: torch.func.jvp(function, tensors, tensors)
+
+    compiled = torch.compile(pushed(one), fullgraph=True, backend="eager")
+    for result, expected in zip(compiled(*given), pushed(other)(*given), strict=True):
+        assert torch.equal(result, expected)
+
+
 def test_batches_of_bias_gradients():
     diff = integers(2, B, 4, 3, 5)
     for dim in range(2):
@@ -302,8 +327,20 @@ def test_automatic_pads_are_those_of_the_specification(auto_pad, strides):
 WORDS = ([1, 1], [0, 0], [0, 0], [1, 1], 2)
 T_WORDS = (*WORDS[:3], [0, 0], *WORDS[3:])
 negative = torch._neg_view(X)
+NESTED = torch.nested.nested_tensor(list(X))
 FAULTS = {
     "not a tensor": (lambda: functions.convolution(X, W.numpy()), ArrayError, "weights is of type ndarray; give a t"),
+    "nor the bias": (
+        lambda: functions.convolution(X, W, BIAS.numpy()),
+        ArrayError,
+        "bias is of type ndarray; give a t",
+    ),
+    "nor what is summed": (lambda: functions.bias_add_backward(None), ArrayError, "diff_dst is of type NoneType; give"),
+    "nested": (
+        lambda: functions.convolution(NESTED, W, groups=2),
+        ArrayError,
+        r"src is nested; give .*to_padded_tensor",
+    ),
     "another device": (lambda: kernels.convolution(X.to("meta"), W, None, *WORDS), ArrayError, r"device meta; move it"),
     "sparse": (
         lambda: operators.convolution(X.to_sparse(), W, None, *WORDS),
@@ -377,6 +414,11 @@ FAULTS = {
         ShapeError,
         r"weights_shape \[3\] has 1 entries, but with 2 spatial axes it takes 4",
     ),
+    "no shape": (
+        lambda: functions.convolution_backward_weights(X, Y, None, auto_pad="same_upper"),
+        ShapeError,
+        "weights_shape is None; give a list",
+    ),
     "a shape of others": (
         lambda: functions.convolution_backward_data(Y, W, (2, 9, 7, 7), groups=2),
         ShapeError,
@@ -397,6 +439,7 @@ def misaligned():
 
 @pytest.mark.parametrize(("call", "error", "words"), FAULTS.values(), ids=FAULTS)
 def test_mistakes_are_explained(call, error, words):
+    functions.convolution(X, W, groups=2)  # what is known is compared with each that comes
     for _ in range(2):  # a second time, too
         with pytest.raises(error, match=words):
             call()

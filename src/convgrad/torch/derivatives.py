@@ -160,10 +160,15 @@ def _bilinear(name: str, rule: Rule) -> tuple[Callable[..., Tensor], Callable[..
 
     def autograd(keyset, first, second, *rest):
         bias, others = (rest[0], rest[1:]) if has_bias else (None, rest)
-        if forward_ad._current_level >= 0:
+        if _may_be_dual():
             primals, tangents = _unpacked(first, second, bias)
             if any(tangent is not None for tangent in tangents):
-                return _dual(op, has_bias, primals, tangents, rest)
+                # What backward finds there are the dual tensors, whose gradients have tangents of their own.
+                with forward_ad._set_fwd_grad_enabled(False):
+                    result = op(first, second, *rest)
+                return forward_ad.make_dual(
+                    result, _tangent(op, has_bias, primals, tangents, rest, result.shape), level=0
+                )
         trains = is_grad_enabled() and (
             first.requires_grad or second.requires_grad or (bias is not None and bias.requires_grad)
         )
@@ -191,10 +196,10 @@ def _linear(name: str):
     function = type(f"{name}_autograd", (_SingleLevelFunction,), _static(forward, backward))
 
     def autograd(keyset, diff_dst):
-        if forward_ad._current_level >= 0:
+        if _may_be_dual():
             (primal,), (tangent,) = _unpacked(diff_dst)
             if tangent is not None:
-                return forward_ad.make_dual(op(primal), op(tangent))
+                return forward_ad.make_dual(op(primal), op(tangent), level=0)
         if torch.is_grad_enabled() and diff_dst.requires_grad:
             return _apply(function.apply, keyset, diff_dst)
         return run(keyset, diff_dst)
@@ -214,26 +219,26 @@ def _static(forward, backward) -> dict[str, Any]:
     return {"forward": staticmethod(forward), "backward": staticmethod(backward)}
 
 
+def _may_be_dual() -> bool:
+    """Whether tensors may have tangents; compiled graphs of `torch.func.jvp` enter the level, the only one, untold."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
 def _unpacked(*tensors: Tensor | None) -> tuple[list, list]:
     """Primals and tangents; None for those that have none."""
-    pairs = [(None, None) if tensor is None else tuple(forward_ad.unpack_dual(tensor)) for tensor in tensors]
+    pairs = [(None, None) if tensor is None else tuple(forward_ad.unpack_dual(tensor, level=0)) for tensor in tensors]
     return [primal for primal, _ in pairs], [tangent for _, tangent in pairs]
 
 
-def _dual(op, has_bias: bool, primals: list, tangents: list, rest: tuple) -> Tensor:
-    """The product rule: op(x, w) and op(dx, w) + op(x, dw) + db."""
-    (first, second, bias), (d_first, d_second, d_bias) = primals, tangents
-    tail = rest[1:] if has_bias else rest
-
-    def apply(one: Tensor, other: Tensor, added: Tensor | None) -> Tensor:
-        return op(one, other, added, *tail) if has_bias else op(one, other, *tail)
-
+def _tangent(op, has_bias: bool, primals: list, tangents: list, rest: tuple, shape: torch.Size) -> Tensor:
+    """The product rule: op(dx, w) + op(x, dw) + db."""
+    (first, second, _), (d_first, d_second, d_bias) = primals, tangents
+    tail = (None, *rest[1:]) if has_bias else rest
     terms = []
     if d_first is not None:
-        terms.append(apply(d_first, second, None))
+        terms.append(op(d_first, second, *tail))
     if d_second is not None:
-        terms.append(apply(first, d_second, None))
-    result = apply(first, second, bias)
+        terms.append(op(first, d_second, *tail))
     if d_bias is not None:
-        terms.append(d_bias.reshape(1, -1, *(1,) * (result.dim() - 2)).expand(result.shape))
-    return forward_ad.make_dual(result, sum(terms[1:], terms[0]))
+        terms.append(d_bias.reshape(1, -1, *(1,) * (len(shape) - 2)).expand(shape))
+    return sum(terms[1:], terms[0])

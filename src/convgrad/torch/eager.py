@@ -54,15 +54,12 @@ def short_way(
         if (
             type(first) in _types
             and (_included().raw_repr(), _excluded().raw_repr()) == _nothing_on
-            and first.is_cpu
-            and first.layout is _strided
-            and first.data_ptr()  # 0 of what stands for numbers that lie elsewhere, or nowhere
-            and not first.is_neg()
+            and _lies_in_memory(first)
         ):
             for other in rest[:2]:  # where operators have their other tensors
                 kind = type(other)
                 if kind in _types:
-                    if not other.is_cpu or other.layout is not _strided or not other.data_ptr() or other.is_neg():
+                    if not _lies_in_memory(other):
                         break
                 elif kind not in _not_tensors:
                     break
@@ -71,6 +68,16 @@ def short_way(
         return op(first, *rest)
 
     return call
+
+
+def _lies_in_memory(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor are at its address."""
+    if not tensor.is_cpu or tensor.layout is not _strided or tensor.is_neg():
+        return False
+    try:
+        return tensor.data_ptr() != 0  # 0 of what stands for numbers that lie elsewhere, or nowhere
+    except RuntimeError:  # what a transform of torch.func leaves in the graph of its result has no memory of its own
+        return False
 
 
 class Shortcuts:
@@ -109,7 +116,12 @@ class Shortcuts:
                     alike = ()
                 if comparable and alike:
                     latest = words, bias is None, mode, alike
-            if alike and forward_ad._current_level < 0 and not _dispatch_modes():
+            if (
+                alike
+                and forward_ad._current_level < 0
+                and not _dispatch_modes()
+                and not (first.is_nested or second.is_nested)  # the look would end the process
+            ):
                 for check, known, trains in alike:
                     if check(first, second) if bias is None else check(first, second, bias):
                         result = apply((known, rest), first, second, bias) if trains else known.run(first, second, bias)

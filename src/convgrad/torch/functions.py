@@ -46,7 +46,8 @@ def convolution(
 
     dst is (N, OC, Y...) with Y = (X + PB + PE − ((K − 1)·D + 1)) // S + 1 on every axis.
     """
-    words = _words("Convolution", (src, weights), strides, pads_begin, pads_end, dilations, auto_pad, groups)
+    tensors = (src, weights) if bias is None else (src, weights, bias)
+    words = _words("Convolution", tensors, strides, pads_begin, pads_end, dilations, auto_pad, groups)
     return operators.convolution(src, weights, bias, *words)
 
 
@@ -119,7 +120,7 @@ def conv_transpose(
 
     dst is (N, OC, X...) with X = S·(Y − 1) + (K − 1)·D + 1 − PB − PE + OP on every axis.
     """
-    tensors = (src, weights)
+    tensors = (src, weights) if bias is None else (src, weights, bias)
     words = _words("ConvTranspose", tensors, strides, pads_begin, pads_end, dilations, auto_pad, groups, output_padding)
     return operators.conv_transpose(src, weights, bias, *words)
 
@@ -177,12 +178,14 @@ def conv_transpose_backward_weights(
 
 def bias_add_backward(diff_dst: Tensor) -> Tensor:
     """BiasAddBackward: diff_bias[c] = Σ diff_dst over every axis except that of the channels."""
+    if not isinstance(diff_dst, Tensor):
+        raise ArrayError(f"BiasAddBackward: diff_dst is of type {type(diff_dst).__name__}; give a torch.Tensor")
     return operators.bias_add_backward(diff_dst)
 
 
 def _words(
     op: str,
-    tensors: tuple[Tensor, Tensor],
+    tensors: tuple[Tensor, ...],
     strides: Ints,
     pads_begin: Ints,
     pads_end: Ints,
@@ -193,9 +196,11 @@ def _words(
     told: Sequence[int] | None = None,
 ) -> tuple[Any, ...]:
     """What operators take: one int per axis, and pads instead of auto_pad."""
-    for name, tensor in zip(SCHEMAS[op].inputs, tensors, strict=True):
+    for name, tensor in zip((*SCHEMAS[op].inputs, "bias"), tensors, strict=False):
         if not isinstance(tensor, Tensor):
             raise ArrayError(f"{op}: {name} is of type {type(tensor).__name__}; give a torch.Tensor")
+    if SCHEMAS[op].shape_attribute and not hasattr(told, "__len__"):
+        raise ShapeError(f"{op}: {SCHEMAS[op].shape_attribute} is {told!r}; give a list or a tuple of whole numbers")
     rank = tensors[0].dim() - 2
     steps, apart = _per_axis(op, "strides", strides, rank), _per_axis(op, "dilations", dilations, rank)
     begin, end = _per_axis(op, "pads_begin", pads_begin, rank), _per_axis(op, "pads_end", pads_end, rank)

@@ -197,6 +197,8 @@ def tensor_view(op: str, name: str, tensor: Any) -> View:
         raise ArrayError(f"{op}: {name} is of type {type(tensor).__name__}; give a torch.Tensor")
     if tensor.device.type != "cpu":
         raise ArrayError(f"{op}: {name} is on the device {tensor.device}; move it with .cpu() first")
+    if tensor.is_nested:
+        raise ArrayError(f"{op}: {name} is nested; give {name}.to_padded_tensor(0), or its tensors one by one")
     if tensor.is_quantized:
         raise ArrayError(f"{op}: {name} is quantized ({tensor.dtype}); give {name}.dequantize()")
     if tensor.layout != torch.strided:

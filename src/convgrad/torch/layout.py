@@ -6,6 +6,7 @@ Everything here is arithmetic on shapes and strides, so that it gives the same f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 Ints = Sequence[Any]  # of int, or of torch.SymInt while a program is traced
@@ -52,9 +53,22 @@ def strides_in_order(shape: Ints, order: Sequence[int]) -> tuple[Any, ...]:
 
 
 def dim_order(tensor: Any) -> tuple[int, ...]:
-    """The order of the axes of a tensor in memory, outermost first; () if it is the order of its shape."""
-    if tensor.is_contiguous():
-        return ()
-    strides = tensor.stride()
-    order = tuple(sorted(range(len(strides)), key=lambda axis: strides[axis], reverse=True))
+    """The order of the axes of a tensor in memory, outermost first; () if it is the order of its shape.
+
+    `strides_in_order` gives the strides of a dense tensor again, those of axes with one element, too: such an axis has
+    the stride of what lies inside of it, so where two have the same stride it is the inner one.
+    """
+    try:
+        return _known_order(tensor.shape, tensor.stride())
+    except TypeError:  # symbolic numbers have no hash, and are never one
+        return () if tensor.is_contiguous() else _order(tensor.stride(), (False,) * tensor.dim())
+
+
+@lru_cache(4096)
+def _known_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    return _order(strides, [n == 1 for n in shape])
+
+
+def _order(strides: Ints, ones: Sequence[bool]) -> tuple[int, ...]:
+    order = tuple(sorted(range(len(strides)), key=lambda axis: (-strides[axis], ones[axis])))
     return () if order == tuple(range(len(strides))) else order
