@@ -21,9 +21,10 @@ from convgrad.codegen.paired_windows import PairedRuns
 from convgrad.plan import machine
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data_in_place import writes_in_place
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan, depth_of
+from convgrad.plan.dots import DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.runs import DotRunPlan
+from convgrad.plan.window_axes import WindowAxis
 from convgrad.runtime import jit
 
 EMULATED, REAL = "avx512_bf16_emulated", "avx512_bf16"
@@ -278,6 +279,51 @@ def test_rows_of_windows_may_be_sums_of_their_own(problem, isa):
         check_plan(problem, replace(plan, block=block, rows_apart=False), machine_for(isa))
 
 
+FEW = {  # channels of x: taps are rows of a tile, in planes of a stride
+    f"{c} channels, taps {taps}, stride {stride}, dilation {dilation}, {layout}": problem_of(
+        W, tuple((n - 1) * stride + dilation * (k - 1) + 1 - 2 * low for n, k in zip(windows, taps, strict=True)),
+        windows, taps, channels=(c, 37), stride=stride, dilation=dilation, low=low, layout=layout, batch=2,
+    )
+    for layout in ("NCX", "NXC")
+    for c, windows, taps, stride, dilation, low in (
+        (1, (5, 7), (3, 3), 1, 1, 1), (1, (6, 6), (9, 9), 3, 1, 4), (3, (4, 5), (16, 16), 16, 1, 1),
+        (2, (5, 9), (4, 6), 4, 1, 1), (2, (6, 5), (3, 6), 3, 2, 2), (1, (41,), (10,), 5, 1, 0),
+        (1, (23,), (8,), 6, 3, 5), (1, (3, 4, 5), (2, 3, 3), 2, 1, 1),
+    )
+}  # fmt: skip
+
+
+@each
+@pytest.mark.parametrize("problem", FEW.values(), ids=FEW)
+def test_taps_of_few_channels_are_rows_of_a_tile(problem, isa):
+    for dtype in ("bf16", "f32"):
+        problem = in_bf16(problem, dtype)
+        plan = plan_of(problem, isa)
+        assert plan.tile_taps > 1 or problem.x_channels > 2
+        check_plan(problem, plan, machine_for(isa), low=isa == REAL)
+        every = tuple(axis.windows for axis in plan.axes)
+        for taps in taps_together(plan.axes[-1]):
+            if taps * problem.x_channels <= 30:
+                tiles = replace(plan, vectors=1, row_channels=problem.x_channels, tile_taps=taps)
+                tiles = replace(tiles, rows_apart=bool(taps % 2) and problem.rank > 1, block=every, chunks=1)
+                check_plan(problem, tiles, machine_for(isa))
+
+
+@pytest.mark.parametrize(
+    "axis", [(9, 3, 1, 4), (16, 16, 1, 0), (6, 4, 1, 1), (6, 3, 2, 2), (8, 6, 3, 5), (12, 8, 2, 3)]
+)
+def test_taps_lie_alike_in_all_tiles_of_so_many(axis):
+    taps, stride, dilation, low = axis
+    windows = WindowAxis(windows=9, image=64, taps=taps, stride=stride, dilation=dilation, low=low)
+    places = [divmod(-low % stride + r * dilation, stride) for r in range(taps)]  # in a plane, and which
+
+    def alike(count):
+        tiles = [places[first : first + count] for first in range(0, taps, count)]
+        return len({tuple((p - tile[0][0], q - tile[0][1]) for p, q in tile) for tile in tiles}) == 1
+
+    assert taps_together(windows) == [n for n in range(1, taps + 1) if taps % n == 0 and alike(n)]
+
+
 def test_short_rows_are_summed_apart():
     problem = in_bf16(problem_of(W, (7, 7), (7, 7), (3, 3), channels=(64, 64), low=1, batch=8), "bf16")
     assert choose(problem, machine_for(REAL)).rows_apart
@@ -329,6 +375,10 @@ def itself_as_partner(plain, self, partner):
     return plain(self, 0 if partner is None else partner)
 
 
+def one_after_the_other(*_):
+    return range(6)
+
+
 def with_one_tap(plain, self, *arguments):
     return plain(replace(self, taps=[replace(tap, extent=1) for tap in self.taps]), *arguments)
 
@@ -354,6 +404,12 @@ BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
         of_the_first_tile_alone,
         WIDE["channels of several tiles"],
     ),
+    "taps in planes are taken for neighbours": (
+        DotWeightsPlan,
+        "row_places",
+        property(one_after_the_other),
+        FEW["2 channels, taps (4, 6), stride 4, dilation 1, NCX"],
+    ),
     "taps between channels are taken for one": (PairedPanel, "_run", with_one_tap, WIDE["channels of several tiles"]),
 }
 
@@ -365,7 +421,8 @@ def test_kernels_that_are_broken_are_found_out(defect, monkeypatch):
     kind = DotRunPlan if owner is DotRunStages else PLANS
     plan = next(plan for plan in variants(problem, machine_for(EMULATED)) if isinstance(plan, kind))
     plain = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *arguments: instead(plain, *arguments))
+    broken = instead if isinstance(instead, property) else lambda *arguments: instead(plain, *arguments)
+    monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         check_plan(problem, plan, machine_for(EMULATED), low=True)
 

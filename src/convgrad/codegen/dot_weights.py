@@ -31,9 +31,9 @@ class DotSums(MatrixSums):
         self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
     ) -> None:
         """To the sums of one block of lanes, one tap and one register tile."""
-        plan, (_, channel_step) = self.plan, self.plan.row_slab
+        plan = self.plan
         dots = DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=tuple(row * channel_step for row in range(plan.row_channels)),
+            unit=DOT_UNITS[plan.isa](), rows=plan.row_places,
             columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width,
         )  # fmt: skip
         *outer, windows = reductions

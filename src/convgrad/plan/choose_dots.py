@@ -10,7 +10,7 @@ from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
@@ -20,9 +20,10 @@ from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_row
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
-MOST_PLANES = 8  # strides up to which x is worth packing in planes
+MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
+SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 PIECE = 6.0  # cycles to move the channels of a group at one position
 
 
@@ -90,11 +91,12 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     axes = window_axes(problem)
     if products is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
         return
-    vectors, rows = _tile(problem.x_channels, problem.y_channels, machine.registers)
+    vectors, rows, taps = _tile(problem.x_channels, problem.y_channels, taps_together(axes[-1]), machine.registers)
     plan = DotWeightsPlan(
         problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, lane_side="y", vectors=vectors,
-        lane_groups=1, spread=False, row_channels=rows, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
-        row_shares=1, x_pixel_major=False, pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
+        lane_groups=1, spread=False, row_channels=rows, tile_taps=taps, block=(1,) * len(axes), chunks=1,
+        lane_shares=1, row_shares=1, x_pixel_major=False, pieces=1, products=products,
+        watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     saved = _joined(problem) if problem.dtype == "bf16" else 0.0
     for apart in (False, True) if len(axes) > 2 else (False,):
@@ -123,14 +125,21 @@ def _products(problem: ConvProblem, machine: Machine) -> Products | None:
     return found[1]
 
 
-def _tile(rows: int, lanes: int, registers: int) -> tuple[int, int]:
-    """Vectors and rows of the tile that covers so many channels of y and of x in the fewest cycles."""
-    shapes = [
-        (vectors, size)
-        for vectors in range(1, min(MOST_VECTORS, max(1, -(-lanes // LANES))) + 1)
-        for size in cuts(rows, most_rows(registers, vectors)) or [1]
-    ]
+def _tile(rows: int, lanes: int, together: list[int], registers: int) -> tuple[int, int, int]:
+    """Vectors, channels of x and taps of the tile that covers the channels of y and of x in the fewest cycles."""
+
+    def cycles(shape: tuple[int, int, int]) -> float:
+        vectors, size, taps = shape
+        tiles = -(-lanes // (LANES * vectors)) * -(-rows // size)
+        return tiles * dot_cycles(size * taps, vectors) / taps * (SEVERAL if taps > 1 else 1.0)
+
     return min(
-        shapes,
-        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * dot_cycles(shape[1], shape[0]),
+        (
+            (vectors, size, taps)
+            for vectors in range(1, min(MOST_VECTORS, max(1, -(-lanes // LANES))) + 1)
+            for taps in together
+            if taps <= most_rows(registers, vectors)
+            for size in cuts(rows, most_rows(registers, vectors) // taps) or [1]
+        ),
+        key=cycles,
     )

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from convgrad.plan.block_costs import OVERFLOW
 from convgrad.plan.costs import MOVE, SPLIT, TURN
-from convgrad.plan.dots import PAIR, DotWeightsPlan
+from convgrad.plan.dots import LANES, PAIR, DotWeightsPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -68,7 +68,8 @@ def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
 
 def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     """Predicted cycles, and the plan with the cheapest blocks of windows, chunks and shares."""
-    tiles = -(-plan.row_count // plan.row_channels), plan.lane_blocks
+    few = plan.tile_taps > 1  # channels of x, which lie together, or planes that are packed together
+    tiles = 1 if few else -(-plan.row_count // plan.row_channels), plan.lane_blocks
     shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
     best: tuple[float, Plan] | None = None
     for block in _blocks(plan):
@@ -132,9 +133,11 @@ def _products(plan: MatrixWeightsPlan) -> float:
 def _dot_products(plan: DotWeightsPlan) -> float:
     """The same of register tiles, of which each tap has those of the windows that it meets x in."""
     rows = prod(plan.outer_block) * prod(_met(axis) for axis in plan.outer)
-    steps = rows * (ROW + plan.depth / PAIR * dot_cycles(plan.row_channels, plan.vectors, near=True))
-    sums = TILE_OVERHEAD + SUM_VECTOR * plan.row_channels * plan.vectors
-    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
+    tile_rows = plan.tile_taps * plan.row_channels
+    steps = rows * (ROW + plan.depth / PAIR * dot_cycles(tile_rows, plan.vectors, near=True))
+    sums = TILE_OVERHEAD + SUM_VECTOR * tile_rows * plan.vectors
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups
+    tiles *= plan.taps // plan.tile_taps
     return prod(plan.block_grid) * tiles * (steps + sums)
 
 
@@ -158,9 +161,10 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock) -> float:
     p, blocks = plan.problem, prod(plan.block_grid)
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
     packing = block.gathered * plan.lane_shares
+    squares = not turned["y"] and isinstance(plan, DotWeightsPlan)  # of whole vectors, however few channels there are
     for count, channels, again, turn in (
         (block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
-        (block.of_y, p.y_channels, plan.row_shares, not turned["y"]),
+        (block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
     ):
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
     slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
