@@ -16,13 +16,19 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOOK, best_window_blocks
 from convgrad.plan.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
-from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
+from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, cuts, dot_cycles, most_rows
+from convgrad.plan.turned_data import can_turn, known_axes
+from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
+MOST_TURNED = (
+    8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
+)
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
+TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of f32 along rows
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 PIECE = 6.0  # cycles to move the channels of a group at one position
 
@@ -52,6 +58,9 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
+    few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
+    if few and problem.groups * channels_in >= PAIR * LANES and problem.dtype == "bf16":
+        yield _across_groups(plan, machine)
 
 
 def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine) -> TileShape:
@@ -69,6 +78,26 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
     )
     cycles = base.problem.groups * shape.cycles + cost
     return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
+
+
+def _across_groups(base: DotDataPlan, machine: Machine) -> tuple[float, TurnedDotPlan]:
+    """With vectors of whole groups, whose sums are turned at the end."""
+    p, counts = base.problem, tuple(axis.count for axis in base.axes)
+    phases = prod(len(axis.phases) for axis in base.axes)
+    shape = best_turned_tile(
+        counts, p.groups, base.out_channels, base.taps / phases, PAIR * LANES, machine.registers
+    )  # fmt: skip
+    plan = as_kind(
+        TurnedDotPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, spread=True,
+        lane_groups=shape.width // base.out_channels, i_block=base.in_channels,
+    )  # fmt: skip
+    given, solved = ("x", "y") if plan.solves_y else ("y", "x")
+    cycles = phases * shape.cycles + LOOK * plan.watch
+    for name, move, turn in ((given, MOVE / PAIR, TURN / PAIR), (solved, MOVE, TURN_BACK)):
+        cycles += prod(p.shapes[name]) * (turn if abs(p.strides[name][2]) > abs(p.strides[name][-1]) else move)
+    if abs(p.strides[solved][2]) > abs(p.strides[solved][-1]):
+        cycles *= TIE_IN_ROWS
+    return cycles, replace(plan, unroll=known_axes(plan), blocks_per_task=plan.lane_blocks)
 
 
 def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:

@@ -60,6 +60,9 @@ class Tile:
     b_masks: Masks = ()  # likewise of B, per column
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
     b_read: Read | None = None  # likewise of B
+    products: Callable[[Builder, Value, Value, Value], Value] | None = (
+        None  # what adds them to a sum, if no multiply-add
+    )
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -289,14 +292,14 @@ class Tile:
         get_a, get_b, get_place = cache(of_a), cache(of_b), cache(place_of_b)
         from_memory = len(self.columns) - 1 if self._is_crowded(taps) else None
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
-        shared = products.shared()
+        shared, add = products.shared(), self.products or self.isa.multiply_add
         tile = dict(tile)
         for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
                 if v == from_memory:
                     tile[r, v] = self.isa.multiply_add_from(b, get_a(a_offset), get_place(b_offset), tile[r, v])
                 else:
-                    tile[r, v] = self.isa.multiply_add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
+                    tile[r, v] = add(b, get_a(a_offset), get_b(b_offset), tile[r, v])
             if shared != 1:  # only what the shared operand meets again and again stays in registers
                 get_a.cache_clear()
             if shared != 0:
