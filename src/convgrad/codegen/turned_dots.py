@@ -57,7 +57,7 @@ class TurnedDotSweep(DotSweep):
         return Tile(
             isa=self.isa, compute="f32", rows=self.tile.rows, c_rows=self.tile.c_rows,
             columns=tuple(range(0, turns * PAIR * LANES, PAIR * LANES)), c_columns=(0,) * turns, a_vector=True,
-            a_shared=True, a_dtype="bf16", b_dtype="bf16", a_read=load, b_read=load, products=unit.multiply_add,
+            a_shared=True, a_dtype="bf16", b_dtype="bf16", a_read=load, b_read=load, adds=unit.multiply_add,
         )  # fmt: skip
 
     def _in_order(self, sums: Sequence[Value]) -> list[Value]:

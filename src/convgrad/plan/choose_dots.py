@@ -14,7 +14,7 @@ from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_o
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
-from convgrad.plan.matrix_blocks import LOOK, best_window_blocks
+from convgrad.plan.matrix_blocks import LOOK, PIECE, best_window_blocks
 from convgrad.plan.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
 from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.turned_data import can_turn, known_axes
@@ -30,7 +30,6 @@ MOST_TURNED = (
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
 TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of f32 along rows
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
-PIECE = 6.0  # cycles to move the channels of a group at one position
 
 
 def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:

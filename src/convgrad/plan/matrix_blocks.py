@@ -29,6 +29,7 @@ LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 LOOK = 2000.0  # to look at what was noted, without others
+PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
@@ -162,11 +163,13 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock) -> float:
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
     packing = block.gathered * plan.lane_shares
     squares = not turned["y"] and isinstance(plan, DotWeightsPlan)  # of whole vectors, however few channels there are
-    for count, channels, again, turn in (
-        (block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
-        (block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
+    for name, count, channels, again, turn in (
+        ("x", block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
+        ("y", block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
     ):
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
+        if p.groups > 1 and turned[name] and isinstance(plan, DotWeightsPlan):
+            packing += count * p.groups * again * PIECE
     slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks

@@ -17,6 +17,7 @@ from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, bo
 from convgrad.codegen.results import Run, rounds_together, store_runs
 
 Sums = dict[tuple[int, int], Value]  # of row and column
+Add = Callable[[Builder, Value, Value, Value], Value]
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 
 
@@ -60,9 +61,7 @@ class Tile:
     b_masks: Masks = ()  # likewise of B, per column
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
     b_read: Read | None = None  # likewise of B
-    products: Callable[[Builder, Value, Value, Value], Value] | None = (
-        None  # what adds them to a sum, if no multiply-add
-    )
+    adds: Add | None = None  # what adds products to a sum, if no multiply-add
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -292,7 +291,7 @@ class Tile:
         get_a, get_b, get_place = cache(of_a), cache(of_b), cache(place_of_b)
         from_memory = len(self.columns) - 1 if self._is_crowded(taps) else None
         whole_a, whole_b = cache(lambda offset: self._of_a(b, a, offset, number)), cache(load_b)
-        shared, add = products.shared(), self.products or self.isa.multiply_add
+        shared, add = products.shared(), self.adds or self.isa.multiply_add
         tile = dict(tile)
         for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
