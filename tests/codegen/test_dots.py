@@ -254,6 +254,22 @@ def test_lines_are_the_same_wherever_they_lie(low, isa):
     check_plan(problem, plan, machine_for(isa), low=low)
 
 
+@pytest.mark.parametrize("channels", [8, 64])
+def test_the_slab_that_follows_is_asked_for(channels, monkeypatch):
+    """Of one run of taps and channels, too; not with channels first."""
+    problems = [
+        in_bf16(problem_of(Y, (270, 270), (270, 270), (3, 3), channels=(channels, 3), low=1, layout=layout), "bf16")
+        for layout in ("NXC", "NCX")
+    ]
+    plan, first = (plan_of(problem, HERE[-1]) for problem in problems)
+    assert plan.fetches_slab
+    assert not first.fetches_slab
+    asked = lower(plan).ir.count("@llvm.prefetch")
+    check_plan(problems[0], plan, machine_for(HERE[-1]))
+    monkeypatch.setattr(DotDataPlan, "fetches_slab", False)
+    assert lower(plan).ir.count("@llvm.prefetch") < asked
+
+
 ROWS = {  # of windows
     f"{windows}, taps {taps}, stride {stride}, dilation {dilation}, {layout}": problem_of(
         W, tuple((n - 1) * stride + dilation * (k - 1) + 1 - 2 * low for n, k in zip(windows, taps, strict=True)),

@@ -10,7 +10,7 @@ from functools import cache
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.data import PAST_CACHES_BYTES
+from convgrad.plan.data import PAST_CACHES_BYTES, DataPlan
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.window_axes import WindowAxis
@@ -52,6 +52,11 @@ class DotDataPlan(MatrixDataPlan):
     def hides_weights(self) -> bool:
         """Yes: see `tiles.dot_cycles`."""
         return True
+
+    @property
+    def fetches_slab(self) -> bool:
+        """As of f32: tiles have time to ask for lines."""
+        return DataPlan.fetches_slab.fget(self)  # pyright: ignore
 
     @property
     def past_caches(self) -> bool:

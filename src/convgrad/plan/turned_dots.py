@@ -47,11 +47,6 @@ class TurnedDotPlan(DotDataPlan):
         """Packed weights of one block of lanes."""
         return self.taps * self.turns * PAIR * LANES
 
-    @property
-    def fetches_slab(self) -> bool:
-        """As across groups."""
-        return DataPlan.fetches_slab.fget(self)  # pyright: ignore
-
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         DataPlan.validate(self)
