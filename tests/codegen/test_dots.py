@@ -11,6 +11,7 @@ from codegen.emitted import compile_function, load_here
 from codegen.random_problems import check, check_plan, random_problem
 from codegen.test_kernels import W, X, Y, problem_of
 from codegen.test_matrix import BF16_KINDS, WIDE, check_kind, check_own_weights, data, run
+from convgrad.codegen import paired_copies
 from convgrad.codegen.dot_runs import DotRunStages
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.lower import lower
@@ -145,6 +146,16 @@ PACKED = {  # by how numbers become pairs
         ("one tap", Y, {"image": (9, 20), "windows": (9, 20), "taps": (1, 1), "channels": (66, 49)}),
         ("many channels", X, {"image": (4, 5), "windows": (4, 5), "taps": (3, 3), "channels": (33, 600), "low": 1}),
         ("strides", X, {"image": (13, 19), "windows": (7, 10), "taps": (3, 3), "channels": (33, 48), "stride": 2}),
+        (
+            "groups of half a vector",
+            Y,
+            {"image": (5, 9), "windows": (5, 9), "taps": (3, 3), "channels": (16, 20), "low": 1, "groups": 3},
+        ),
+        (
+            "groups of a quarter",
+            X,
+            {"image": (5, 11), "windows": (5, 11), "taps": (3, 2), "channels": (20, 8), "low": (1, 0), "groups": 2},
+        ),
         ("long rows", Y, {"image": (3, 75), "windows": (3, 75), "taps": (1, 3), "channels": (36, 20), "low": (0, 1)}),
     )
 }
@@ -391,6 +402,10 @@ def itself_as_partner(plain, self, partner):
     return plain(self, 0 if partner is None else partner)
 
 
+def the_other_way_round(plain, b, low, high):
+    return plain(b, high, low)
+
+
 def one_after_the_other(*_):
     return range(6)
 
@@ -413,6 +428,12 @@ BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
         "with_partner",
         itself_as_partner,
         PACKED["rows of odd length, NCX"],
+    ),
+    "runs that are put together change places": (
+        paired_copies,
+        "concatenated",
+        the_other_way_round,
+        PACKED["groups of half a vector, NXC"],
     ),
     "weights of other tiles are left out": (
         PairedPanel,
