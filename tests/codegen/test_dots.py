@@ -281,6 +281,23 @@ def test_the_slab_that_follows_is_asked_for(channels, monkeypatch):
     assert lower(plan).ir.count("@llvm.prefetch") < asked
 
 
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_the_windows_that_follow_are_asked_for(taps, layout, monkeypatch):
+    """In rows numbered through, and in sums of their own, whose first row some taps do not meet."""
+    problem = problem_of(
+        W, (80, 141), (80, 141), (taps, taps), channels=(50, 61), low=taps // 2, layout=layout
+    )  # fmt: skip
+    plan = plan_of(in_bf16(problem), HERE[-1])
+    assert plan.fetches_ahead == (layout == "NXC")
+    monkeypatch.setattr(DotWeightsPlan, "fetches_ahead", False)
+    plain = lower(plan).ir.count("@llvm.prefetch")
+    monkeypatch.setattr(DotWeightsPlan, "fetches_ahead", True)
+    assert lower(plan).ir.count("@llvm.prefetch") > plain
+    for apart, block in ((False, (1, 600)),) if taps == 1 else ((False, (1, 9, 141)), (True, (1, 9, 141))):
+        check_plan(plan.problem, replace(plan, rows_apart=apart, block=block), machine_for(HERE[-1]))
+
+
 ROWS = {  # of windows
     f"{windows}, taps {taps}, stride {stride}, dilation {dilation}, {layout}": problem_of(
         W, tuple((n - 1) * stride + dilation * (k - 1) + 1 - 2 * low for n, k in zip(windows, taps, strict=True)),

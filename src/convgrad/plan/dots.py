@@ -13,12 +13,14 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.data import PAST_CACHES_BYTES, DataPlan
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.weights import KEPT_BYTES
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
 
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
 REGISTERS = 32
+NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 MOST_PAIRS = 24  # in a block of channels of a slab
 
 
@@ -127,6 +129,24 @@ class DotWeightsPlan(MatrixWeightsPlan):
     def depth_unit(self) -> int:
         """Windows of a step: a few, or a row, in pairs."""
         return -(-self.block[-1] // PAIR) * PAIR if self.rows_apart else WINDOWS
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """As of f32, in smaller tensors, and in larger ones with channels first: there is half the time to wait."""
+        p = self.problem
+        size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+        together = all(abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy")
+        return size > (NEAR_BYTES if together else KEPT_BYTES) and prod(self.block_grid) > 1
+
+    @property
+    def steps_of_row(self) -> int:
+        """Of the flat axes."""
+        return self.depth // self.depth_unit
+
+    @property
+    def tile_steps(self) -> int:
+        """Of several windows each."""
+        return prod(self.outer_block) * self.steps_of_row
 
     @property
     def row_places(self) -> Ints:

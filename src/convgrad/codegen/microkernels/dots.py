@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,7 +66,8 @@ class DotTile:
         self, b: Builder, a: Value, x: Value, tile: dict[Place, Value], outer: Sequence[Reduction],
         inner: Sequence[Steps], walks: Sequence[Walk], done: Index,
     ) -> dict[Place, Value]:  # fmt: skip
-        if not (outer and outer[0].pace):
+        axes = [*outer, *(steps.axis for steps in inner[:1])]
+        if not axes[0].pace:
             for walk in walks:
                 walk.go_on(b, done)
             walks = ()
@@ -85,10 +86,18 @@ class DotTile:
         for steps in inner:
             step = partial(self._step, b, steps.pairs)
             axis = steps.axis
-            tile = b.loop(
-                axis.start, axis.stop, lambda i, now, axis=axis, step=step: step(*moved(i, now, axis)), carried=tile,
-                name="k",
-            )  # fmt: skip
+
+            def of_step(
+                i: Index,
+                now: dict[Place, Value],
+                axis: Reduction = axis,
+                step: Callable[..., dict[Place, Value]] = step,
+            ) -> dict[Place, Value]:
+                for walk in walks:
+                    walk.go_on(b, b.add(done, b.mul(i, axis.pace)))
+                return step(*moved(i, now, axis))
+
+            tile = b.loop(axis.start, axis.stop, of_step, carried=tile, name="k")
         return tile
 
     def _step(self, b: Builder, pairs: int, a: Value, x: Value, tile: dict[Place, Value]) -> dict[Place, Value]:
