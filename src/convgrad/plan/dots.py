@@ -13,14 +13,12 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.data import PAST_CACHES_BYTES, DataPlan
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.weights import KEPT_BYTES
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
 
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
 REGISTERS = 32
-NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 MOST_PAIRS = 24  # in a block of channels of a slab
 
 
@@ -132,11 +130,8 @@ class DotWeightsPlan(MatrixWeightsPlan):
 
     @property
     def fetches_ahead(self) -> bool:
-        """As of f32, in smaller tensors, and in larger ones with channels first: there is half the time to wait."""
-        p = self.problem
-        size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-        together = all(abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy")
-        return size > (NEAR_BYTES if together else KEPT_BYTES) and prod(self.block_grid) > 1
+        """As of vectors of f32: there is half the time to wait."""
+        return super(MatrixWeightsPlan, self).fetches_ahead
 
     @property
     def steps_of_row(self) -> int:
