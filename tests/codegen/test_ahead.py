@@ -1,19 +1,23 @@
 """Lines that are fetched ahead: which they are, and that asking for them changes no result."""
 
 import re
+from dataclasses import replace
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
 from codegen.emitted import HOST_ISAS, each_isa
-from codegen.random_problems import check, random_problem
+from codegen.random_problems import altered, check, check_plan, random_problem
 from codegen.test_kernels import W, Y, problem_of
 from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
 from convgrad.codegen.lower import lower
 from convgrad.plan import data, weights
-from convgrad.plan.choose import choose
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.weights import WeightsPlan
 
 INTO_L2 = re.compile(r"llvm.prefetch.p0\(ptr %\w+, i32 0, i32 2")
 BOXES = {
@@ -70,6 +74,24 @@ def test_fetching_ahead_changes_no_sum(monkeypatch, isa, taps):
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+def test_windows_of_16_bits_are_fetched_in_either_layout(monkeypatch, isa, dtype, layout):
+    """From smaller tensors on, with channels last."""
+    problem = problem_of(
+        W, (40, 50), (40, 50), (3, 3), channels=(35, 70), batch=2, layout=layout, low=1, dtype=dtype, out_dtype=dtype
+    )
+    plans = [plan for plan in variants(problem, machine_for(isa)) if type(plan) in (WeightsPlan, DotWeightsPlan)]
+    assert not any(INTO_L2.search(lower(plan).ir) for plan in plans), "all of this problem stays in L2"
+    monkeypatch.setattr(weights, "NEAR_BYTES" if layout == "NXC" else "KEPT_BYTES", 0)
+    for plan in plans:
+        assert bool(INTO_L2.search(lower(plan).ir)) == (prod(plan.block_grid) > 1 and not plan.spread)
+        check_plan(problem, plan, machine_for(isa))
+        check_plan(problem, altered(plan, np.random.default_rng(1)), machine_for(isa))
+    assert any(INTO_L2.search(lower(plan).ir) for plan in plans)
+
+
+@each_isa
 @pytest.mark.parametrize(("extent", "taps", "channels"), [((30, 40), (3, 3), (70, 90)), ((300,), (4,), (33, 20))])
 @pytest.mark.parametrize("layout", ["NXC", "NCX"])
 def test_fetching_the_next_slab_and_weights_changes_no_output(monkeypatch, isa, extent, taps, channels, layout):
@@ -87,6 +109,8 @@ def test_random_problems_fetch_ahead(monkeypatch, seed):
     """Strides of zero, axes without taps, empty borders: whatever there is to fetch, or not."""
     monkeypatch.setattr(data, "KEPT_BYTES", -1)
     monkeypatch.setattr(weights, "KEPT_BYTES", -1)
+    monkeypatch.setattr(weights, "NEAR_BYTES", -1)
     problem = random_problem(np.random.default_rng(seed))
     for isa in HOST_ISAS:
         check(problem, isa, variant=seed % 3, seed=seed, alter=seed if seed % 2 else None)
+        check(replace(problem, dtype="bf16", out_dtype="f32"), isa, variant=seed % 3, seed=seed)

@@ -11,6 +11,7 @@ from codegen.emitted import compile_function, load_here
 from codegen.random_problems import check, check_plan, random_problem
 from codegen.test_kernels import W, X, Y, problem_of
 from codegen.test_matrix import BF16_KINDS, WIDE, check_kind, check_own_weights, data, run
+from convgrad.codegen import paired_copies
 from convgrad.codegen.dot_runs import DotRunStages
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.lower import lower
@@ -21,9 +22,10 @@ from convgrad.codegen.paired_windows import PairedRuns
 from convgrad.plan import machine
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data_in_place import writes_in_place
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan, depth_of
+from convgrad.plan.dots import DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.runs import DotRunPlan
+from convgrad.plan.window_axes import WindowAxis
 from convgrad.runtime import jit
 
 EMULATED, REAL = "avx512_bf16_emulated", "avx512_bf16"
@@ -144,6 +146,16 @@ PACKED = {  # by how numbers become pairs
         ("one tap", Y, {"image": (9, 20), "windows": (9, 20), "taps": (1, 1), "channels": (66, 49)}),
         ("many channels", X, {"image": (4, 5), "windows": (4, 5), "taps": (3, 3), "channels": (33, 600), "low": 1}),
         ("strides", X, {"image": (13, 19), "windows": (7, 10), "taps": (3, 3), "channels": (33, 48), "stride": 2}),
+        (
+            "groups of half a vector",
+            Y,
+            {"image": (5, 9), "windows": (5, 9), "taps": (3, 3), "channels": (16, 20), "low": 1, "groups": 3},
+        ),
+        (
+            "groups of a quarter",
+            X,
+            {"image": (5, 11), "windows": (5, 11), "taps": (3, 2), "channels": (20, 8), "low": (1, 0), "groups": 2},
+        ),
         ("long rows", Y, {"image": (3, 75), "windows": (3, 75), "taps": (1, 3), "channels": (36, 20), "low": (0, 1)}),
     )
 }
@@ -253,6 +265,39 @@ def test_lines_are_the_same_wherever_they_lie(low, isa):
     check_plan(problem, plan, machine_for(isa), low=low)
 
 
+@pytest.mark.parametrize("channels", [8, 64])
+def test_the_slab_that_follows_is_asked_for(channels, monkeypatch):
+    """Of one run of taps and channels, too; not with channels first."""
+    problems = [
+        in_bf16(problem_of(Y, (270, 270), (270, 270), (3, 3), channels=(channels, 3), low=1, layout=layout), "bf16")
+        for layout in ("NXC", "NCX")
+    ]
+    plan, first = (plan_of(problem, HERE[-1]) for problem in problems)
+    assert plan.fetches_slab
+    assert not first.fetches_slab
+    asked = lower(plan).ir.count("@llvm.prefetch")
+    check_plan(problems[0], plan, machine_for(HERE[-1]))
+    monkeypatch.setattr(DotDataPlan, "fetches_slab", False)
+    assert lower(plan).ir.count("@llvm.prefetch") < asked
+
+
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_the_windows_that_follow_are_asked_for(taps, layout, monkeypatch):
+    """In rows numbered through, and in sums of their own, whose first row some taps do not meet."""
+    problem = problem_of(
+        W, (80, 141), (80, 141), (taps, taps), channels=(50, 61), low=taps // 2, layout=layout
+    )  # fmt: skip
+    plan = plan_of(in_bf16(problem), HERE[-1])
+    assert plan.fetches_ahead == (layout == "NXC")
+    monkeypatch.setattr(DotWeightsPlan, "fetches_ahead", False)
+    plain = lower(plan).ir.count("@llvm.prefetch")
+    monkeypatch.setattr(DotWeightsPlan, "fetches_ahead", True)
+    assert lower(plan).ir.count("@llvm.prefetch") > plain
+    for apart, block in ((False, (1, 600)),) if taps == 1 else ((False, (1, 9, 141)), (True, (1, 9, 141))):
+        check_plan(plan.problem, replace(plan, rows_apart=apart, block=block), machine_for(HERE[-1]))
+
+
 ROWS = {  # of windows
     f"{windows}, taps {taps}, stride {stride}, dilation {dilation}, {layout}": problem_of(
         W, tuple((n - 1) * stride + dilation * (k - 1) + 1 - 2 * low for n, k in zip(windows, taps, strict=True)),
@@ -276,6 +321,51 @@ def test_rows_of_windows_may_be_sums_of_their_own(problem, isa):
     for block in (plan.block, every, (1, *every[1:]), (1, *[2] * (len(every) - 2), every[-1]), (1,) * len(every)):
         check_plan(problem, replace(plan, block=block), machine_for(isa))
         check_plan(problem, replace(plan, block=block, rows_apart=False), machine_for(isa))
+
+
+FEW = {  # channels of x: taps are rows of a tile, in planes of a stride
+    f"{c} channels, taps {taps}, stride {stride}, dilation {dilation}, {layout}": problem_of(
+        W, tuple((n - 1) * stride + dilation * (k - 1) + 1 - 2 * low for n, k in zip(windows, taps, strict=True)),
+        windows, taps, channels=(c, 37), stride=stride, dilation=dilation, low=low, layout=layout, batch=2,
+    )
+    for layout in ("NCX", "NXC")
+    for c, windows, taps, stride, dilation, low in (
+        (1, (5, 7), (3, 3), 1, 1, 1), (1, (6, 6), (9, 9), 3, 1, 4), (3, (4, 5), (16, 16), 16, 1, 1),
+        (2, (5, 9), (4, 6), 4, 1, 1), (2, (6, 5), (3, 6), 3, 2, 2), (1, (41,), (10,), 5, 1, 0),
+        (1, (23,), (8,), 6, 3, 5), (1, (3, 4, 5), (2, 3, 3), 2, 1, 1),
+    )
+}  # fmt: skip
+
+
+@each
+@pytest.mark.parametrize("problem", FEW.values(), ids=FEW)
+def test_taps_of_few_channels_are_rows_of_a_tile(problem, isa):
+    for dtype in ("bf16", "f32"):
+        problem = in_bf16(problem, dtype)
+        plan = plan_of(problem, isa)
+        assert plan.tile_taps > 1 or problem.x_channels > 2
+        check_plan(problem, plan, machine_for(isa), low=isa == REAL)
+        every = tuple(axis.windows for axis in plan.axes)
+        for taps in taps_together(plan.axes[-1]):
+            if taps * problem.x_channels <= 30:
+                tiles = replace(plan, vectors=1, row_channels=problem.x_channels, tile_taps=taps)
+                tiles = replace(tiles, rows_apart=bool(taps % 2) and problem.rank > 1, block=every, chunks=1)
+                check_plan(problem, tiles, machine_for(isa))
+
+
+@pytest.mark.parametrize(
+    "axis", [(9, 3, 1, 4), (16, 16, 1, 0), (6, 4, 1, 1), (6, 3, 2, 2), (8, 6, 3, 5), (12, 8, 2, 3)]
+)
+def test_taps_lie_alike_in_all_tiles_of_so_many(axis):
+    taps, stride, dilation, low = axis
+    windows = WindowAxis(windows=9, image=64, taps=taps, stride=stride, dilation=dilation, low=low)
+    places = [divmod(-low % stride + r * dilation, stride) for r in range(taps)]  # in a plane, and which
+
+    def alike(count):
+        tiles = [places[first : first + count] for first in range(0, taps, count)]
+        return len({tuple((p - tile[0][0], q - tile[0][1]) for p, q in tile) for tile in tiles}) == 1
+
+    assert taps_together(windows) == [n for n in range(1, taps + 1) if taps % n == 0 and alike(n)]
 
 
 def test_short_rows_are_summed_apart():
@@ -329,6 +419,14 @@ def itself_as_partner(plain, self, partner):
     return plain(self, 0 if partner is None else partner)
 
 
+def the_other_way_round(plain, b, low, high):
+    return plain(b, high, low)
+
+
+def one_after_the_other(*_):
+    return range(6)
+
+
 def with_one_tap(plain, self, *arguments):
     return plain(replace(self, taps=[replace(tap, extent=1) for tap in self.taps]), *arguments)
 
@@ -348,11 +446,23 @@ BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
         itself_as_partner,
         PACKED["rows of odd length, NCX"],
     ),
+    "runs that are put together change places": (
+        paired_copies,
+        "concatenated",
+        the_other_way_round,
+        PACKED["groups of half a vector, NXC"],
+    ),
     "weights of other tiles are left out": (
         PairedPanel,
         "emit",
         of_the_first_tile_alone,
         WIDE["channels of several tiles"],
+    ),
+    "taps in planes are taken for neighbours": (
+        DotWeightsPlan,
+        "row_places",
+        property(one_after_the_other),
+        FEW["2 channels, taps (4, 6), stride 4, dilation 1, NCX"],
     ),
     "taps between channels are taken for one": (PairedPanel, "_run", with_one_tap, WIDE["channels of several tiles"]),
 }
@@ -365,7 +475,8 @@ def test_kernels_that_are_broken_are_found_out(defect, monkeypatch):
     kind = DotRunPlan if owner is DotRunStages else PLANS
     plan = next(plan for plan in variants(problem, machine_for(EMULATED)) if isinstance(plan, kind))
     plain = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *arguments: instead(plain, *arguments))
+    broken = instead if isinstance(instead, property) else lambda *arguments: instead(plain, *arguments)
+    monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         check_plan(problem, plan, machine_for(EMULATED), low=True)
 

@@ -34,7 +34,8 @@ class DotSweep(Sweep):
         _, out = self._dtypes()
         target = b.at(self.results, spot.result, STORAGE[out])
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
-        sums = dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps())
+        walks = self.walks() if self.walks else ()
+        sums = dots.sum(b, a, x, self._first(self.tile, target), spot.sums, self._steps(), walks)
         self._store(dots, out, target, sums)
 
     def _store(self, dots: DotTile, dtype: str, target: Value, sums: list[Value]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.dots import DOT_UNITS
@@ -10,7 +12,9 @@ from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
+from convgrad.codegen.weights_ahead import MOST_LINES, WeightsAhead
 from convgrad.plan.dots import LANES, PAIR, DotWeightsPlan
+from convgrad.problem.conv import Ints
 
 
 def lower_dot_weights(plan: DotWeightsPlan) -> KernelModule:
@@ -31,16 +35,31 @@ class DotSums(MatrixSums):
         self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
     ) -> None:
         """To the sums of one block of lanes, one tap and one register tile."""
-        plan, (_, channel_step) = self.plan, self.plan.row_slab
+        plan = self.plan
         dots = DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=tuple(row * channel_step for row in range(plan.row_channels)),
+            unit=DOT_UNITS[plan.isa](), rows=plan.row_places,
             columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width,
         )  # fmt: skip
-        *outer, windows = reductions
+        *outer, windows = _paced(reductions, (*plan.outer_block, plan.steps_of_row))
         steps = [Steps(windows, plan.depth_unit // PAIR)]
+        lane_block, tap, row = at
+        walks = self.ahead.walks(b, b.sub(lane_block, self.first_block), tap, row) if self.ahead else ()
         if self.own is None:
             place = self._place(b, *at)
-            self.tile.store(b, place, dots.sum(b, a, x, self.tile.load(b, place), outer, steps))
+            self.tile.store(b, place, dots.sum(b, a, x, self.tile.load(b, place), outer, steps, walks))
             return
         place = self.own.place(b, *at)
-        self.own.after(b, place, dots.sum(b, a, x, self.own.before(b, place), outer, steps), *at)
+        self.own.after(b, place, dots.sum(b, a, x, self.own.before(b, place), outer, steps, walks), *at)
+
+    def _ahead(self) -> WeightsAhead:
+        """Some lines in a step, which is of several windows."""
+        return WeightsAhead(self.plan, self.bundle, self.first_row, self.first_block, MOST_LINES)
+
+
+def _paced(reductions: list[Reduction], counts: Ints) -> list[Reduction]:
+    """With steps that are counted through all axes, of so many each."""
+    paced, pace = [], 1
+    for axis, count in zip(reversed(reductions), reversed(counts), strict=True):
+        paced.insert(0, replace(axis, pace=pace))
+        pace *= count
+    return paced

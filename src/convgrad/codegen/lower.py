@@ -25,6 +25,7 @@ from convgrad.codegen.plane_weights import lower_plane_weights
 from convgrad.codegen.row_data import lower_row_data
 from convgrad.codegen.row_weights import lower_row_weights
 from convgrad.codegen.turned_data import lower_turned_data
+from convgrad.codegen.turned_dots import lower_turned_dots
 from convgrad.codegen.weights import lower_weights
 from convgrad.codegen.window_lanes import lower_window_lanes
 from convgrad.plan.choose import Plan
@@ -47,11 +48,13 @@ from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.plan.runs import DotRunPlan, MatrixRunPlan
 from convgrad.plan.turned_data import TurnedDataPlan
+from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
 
 LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds of plans, special ones first
     (DotRunPlan, lower_dot_runs),
+    (TurnedDotPlan, lower_turned_dots),
     (DotDataPlan, lower_dot_data),
     (DotWeightsPlan, lower_dot_weights),
     (MatrixRunPlan, lower_matrix_runs),

@@ -161,7 +161,7 @@ class MatrixSums(FlatSums):
                 summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n])
                 taps(n + 1, following, step, [*reductions, summed])
 
-            b.loop(0, axis.taps, of_tap, name="tap")
+            b.loop(0, axis.taps, of_tap, step=plan.tile_taps if n == len(plan.axes) - 1 else 1, name="tap")
 
         def row_tiles(shift: Index, tap: Index, reductions: list[Reduction]) -> None:
             rest = b.sub(plan.row_count, self.first_row)

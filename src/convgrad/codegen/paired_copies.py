@@ -14,13 +14,14 @@ from typing import Any
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
-from convgrad.codegen.isa.base import Isa, first_lanes
+from convgrad.codegen.isa.base import Isa, first_lanes, lanes_of, shuffle
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.squares import Dim, Squares
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 PAIR = 2
+LEAST_RUN = 4  # words, of which several runs are worth putting together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +60,43 @@ class PairedCopy(Copy):
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
             inner, body = [along_dst], self._every
+            beside = self._beside(dims, along_dst)
+            if beside is not None:
+                inner, body = [along_dst, beside], self._several
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], Squares(self).emit
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
+
+    def _beside(self, dims: Sequence[Dim], run: Dim) -> Dim | None:
+        """The axis of runs side by side in dst, several of which are a vector."""
+        lanes = self.isa.lanes(self.compute)
+        if not isinstance(run.extent, int) or self.partner != 1:
+            return None
+        if not LEAST_RUN <= run.extent < lanes or lanes % run.extent:
+            return None
+        return next((dim for dim in dims if dim.dst == run.extent), None)
+
+    def _several(self, b: Builder, src: Value, dst: Value, run: Dim, beside: Dim) -> None:
+        """Short runs, as many at a time as fill a vector; what is left one by one."""
+        assert isinstance(run.extent, int)
+        lanes, numbers = self.isa.lanes(self.compute), PAIR * run.extent
+        many = lanes // run.extent
+        whole = b.mul(b.floor_div(beside.extent, many), many)
+
+        def vector(i: Index, _: object) -> None:
+            places = (b.at(src, b.mul(b.add(i, n), beside.src), "i16") for n in range(many))
+            parts = [load_bf16(b, self.isa, place, numbers, None) for place in places]
+            while len(parts) > 1:
+                parts = [concatenated(b, *parts[n : n + 2]) for n in range(0, len(parts), 2)]
+            words = b.cast("bitcast", parts[0], vector_of(lanes, "float"))
+            self.store(b, words, self.dst_at(b, dst, b.mul(i, run.extent)))
+
+        def one(i: Index, _: object) -> None:
+            self._every(b, self.src_at(b, src, b.mul(i, beside.src)), self.dst_at(b, dst, b.mul(i, run.extent)), run)
+
+        b.loop(0, whole, vector, step=many, name="runs")
+        b.loop(whole, beside.extent, one, name="run")
 
     def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
         """Words, or the first `count`."""
@@ -107,6 +141,11 @@ def load_bf16(b: Builder, isa: Isa, address: Value, lanes: int, count: Index | N
     if count is None:
         return b.load(kind, address, PAIR)
     return isa.load_masked(b, kind, address, PAIR, first_lanes(b, lanes, index(count)))
+
+
+def concatenated(b: Builder, low: Value, high: Value) -> Value:
+    """Both, one behind the other."""
+    return shuffle(b, low, high, list(range(2 * lanes_of(low))))
 
 
 def paired_copy(isa: Isa, watch: Watch | None, room: Value | None, partner: int = 1) -> PairedCopy:

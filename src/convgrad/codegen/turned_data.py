@@ -45,11 +45,11 @@ class TurnedTile(Tile):
         sums = as_kind(Tile, self, columns=tuple(d * lanes for d in turns), c_columns=tuple(0 for _ in turns))
         parts = sums.sum(b, a, x, sums.zeros(), reductions, taps, walks)
         rows = (parts[r : r + self.turns] for r in range(0, len(parts), self.turns))
-        tile = [b.binary("fadd", start, _turned(b, row)) for start, row in zip(first, rows, strict=True)]
+        tile = [b.binary("fadd", start, turned(b, row)) for start, row in zip(first, rows, strict=True)]
         self.put(b, c, tile)
 
 
-def _turned(b: Builder, parts: Sequence[Value]) -> Value:
+def turned(b: Builder, parts: Sequence[Value]) -> Value:
     """Their sum, part d turned from lane c to lane c xor d: half of them at a time."""
     parts, half = list(parts), len(parts) // 2
     while half:
@@ -57,6 +57,16 @@ def _turned(b: Builder, parts: Sequence[Value]) -> Value:
         parts = [b.binary("fadd", parts[d], shuffle(b, parts[d + half], parts[d + half], lanes)) for d in range(half)]
         half //= 2
     return parts[0]
+
+
+def exchanged(b: Builder, vectors: Sequence[Value]) -> list[Value]:
+    """Lane c of vector d from vector c xor d, bit by bit of d."""
+    lanes, bit, vectors = lanes_of(vectors[0]), 1, list(vectors)
+    while bit < len(vectors):
+        kept = [lane + lanes * bool(lane & bit) for lane in range(lanes)]
+        vectors = [shuffle(b, vector, vectors[d ^ bit], kept) for d, vector in enumerate(vectors)]
+        bit *= 2
+    return vectors
 
 
 class TurnedSweep(Sweep):
@@ -89,15 +99,10 @@ class TurnedStages(DataStages):
             pack_bias(plan, b, at, group, block, bias)
 
     def _exchange(self, b: Builder, panel: Value, tap: Index) -> None:
-        """Lane c of vector d gets that of vector c xor d, bit by bit of d."""
-        plan, lanes = self.plan, range(self.plan.lanes)
+        """Lane c of vector d gets that of vector c xor d."""
+        plan = self.plan
         places = [b.at(panel, b.add(b.mul(tap, plan.turns * plan.width), d * plan.width), self.kind)
                   for d in range(plan.turns)]  # fmt: skip
         vectors = [self.isa.load(b, plan.compute, place, plan.lanes) for place in places]
-        bit = 1
-        while bit < plan.turns:
-            kept = [lane + plan.lanes * bool(lane & bit) for lane in lanes]
-            vectors = [shuffle(b, vectors[d], vectors[d ^ bit], kept) for d in range(plan.turns)]
-            bit *= 2
-        for place, vector in zip(places, vectors, strict=True):
+        for place, vector in zip(places, exchanged(b, vectors), strict=True):
             self.isa.store(b, plan.compute, vector, place)

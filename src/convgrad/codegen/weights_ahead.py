@@ -26,6 +26,7 @@ class WeightsAhead:
     bundle: Index
     first_row: Index
     first_block: Index
+    most: int = 1  # lines, of rows and lanes together, in a step
     bases: list[Value] = field(default_factory=list)  # where the operands of the next block begin in memory
 
     def begin(self, b: Builder, at: Places, number: Index) -> None:
@@ -61,7 +62,7 @@ class WeightsAhead:
                 Ahead((box,), plan.tile_steps, tiles, MOST_LINES).walk(b, number, [base])
                 for box, number, base in zip(boxes, numbers, self.bases, strict=True)
             ]
-        return [Ahead(boxes, plan.tile_steps, tiles).walk(b, number, self.bases)]
+        return [Ahead(boxes, plan.tile_steps, tiles, self.most).walk(b, number, self.bases)]
 
     def _operands(self, b: Builder) -> Iterator[tuple[str, Index, int]]:
         """Rows, then lanes: tensor, first channel and number of channels of the task."""

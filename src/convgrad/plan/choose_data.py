@@ -33,12 +33,12 @@ from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.runs import DotRunPlan, MatrixRunPlan
-from convgrad.plan.turned_data import TurnedDataPlan
+from convgrad.plan.turned_data import TurnedDataPlan, known_axes
+from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.problem.conv import ConvProblem
 
 MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
 MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster
-MOST_TURNED = 32  # taps and weights of one, written out for each phase
 
 
 def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
@@ -92,7 +92,7 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
     if not plan.spread and sums_taps_inside(plan, machine):
         return 1
     if isinstance(plan, TurnedDataPlan):
-        return _known_axes(plan, plan.in_channels)
+        return known_axes(plan)
     if plan.spread and plan.in_channels > 1:
         inner = plan.axes[-1]
         products = plan.in_channels * sum(phase.taps for phase in inner.phases)
@@ -109,15 +109,6 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
     return count
 
 
-def _known_axes(plan: TurnedDataPlan, products: int) -> int:
-    """Innermost axes of few taps, which are written out for each phase: sums have the same order in any case."""
-    for count, axis in enumerate(reversed(plan.axes[1:])):
-        products *= axis.taps
-        if products > MOST_TURNED or len(axis.phases) > MOST_KNOWN_PHASES:
-            return count
-    return len(plan.axes) - 1
-
-
 def _shape(plan: DataPlan | PlaneDataPlan) -> str:
     if isinstance(plan, PlaneDataPlan):
         return f"({plan.rows}, {plan.width}) x 1"
@@ -129,6 +120,8 @@ def _kind(plan: DataPlan | PlaneDataPlan) -> str:
         return "along outputs of planes, rows in place"
     if isinstance(plan, PlaneDataPlan):
         return "along outputs of planes"
+    if isinstance(plan, TurnedDotPlan):
+        return "by dot products across groups, turned at the end"
     if isinstance(plan, DotRunPlan):
         return "by dot products of runs"
     if isinstance(plan, DotDataPlan):

@@ -10,20 +10,26 @@ from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
-from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of
+from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import Products, needs_watch, products_of
-from convgrad.plan.matrix_blocks import LOOK, best_window_blocks
+from convgrad.plan.matrix_blocks import LOOK, PIECE, best_window_blocks
 from convgrad.plan.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
-from convgrad.plan.tiles import TileShape, best_tile, cuts, dot_cycles, most_rows
+from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, cuts, dot_cycles, most_rows
+from convgrad.plan.turned_data import can_turn, known_axes
+from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
-MOST_PLANES = 8  # strides up to which x is worth packing in planes
+MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
+MOST_TURNED = (
+    8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
+)
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
-PIECE = 6.0  # cycles to move the channels of a group at one position
+TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of f32 along rows
+SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 
 
 def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:
@@ -51,6 +57,9 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
+    few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
+    if few and problem.groups * channels_in >= PAIR * LANES and problem.dtype == "bf16":
+        yield _across_groups(plan, machine)
 
 
 def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine) -> TileShape:
@@ -68,6 +77,26 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float
     )
     cycles = base.problem.groups * shape.cycles + cost
     return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
+
+
+def _across_groups(base: DotDataPlan, machine: Machine) -> tuple[float, TurnedDotPlan]:
+    """With vectors of whole groups, whose sums are turned at the end."""
+    p, counts = base.problem, tuple(axis.count for axis in base.axes)
+    phases = prod(len(axis.phases) for axis in base.axes)
+    shape = best_turned_tile(
+        counts, p.groups, base.out_channels, base.taps / phases, PAIR * LANES, machine.registers
+    )  # fmt: skip
+    plan = as_kind(
+        TurnedDotPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, spread=True,
+        lane_groups=shape.width // base.out_channels, i_block=base.in_channels,
+    )  # fmt: skip
+    given, solved = ("x", "y") if plan.solves_y else ("y", "x")
+    cycles = phases * shape.cycles + LOOK * plan.watch
+    for name, move, turn in ((given, MOVE / PAIR, TURN / PAIR), (solved, MOVE, TURN_BACK)):
+        cycles += prod(p.shapes[name]) * (turn if abs(p.strides[name][2]) > abs(p.strides[name][-1]) else move)
+    if abs(p.strides[solved][2]) > abs(p.strides[solved][-1]):
+        cycles *= TIE_IN_ROWS
+    return cycles, replace(plan, unroll=known_axes(plan), blocks_per_task=plan.lane_blocks)
 
 
 def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:
@@ -90,11 +119,12 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     axes = window_axes(problem)
     if products is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
         return
-    vectors, rows = _tile(problem.x_channels, problem.y_channels, machine.registers)
+    vectors, rows, taps = _tile(problem.x_channels, problem.y_channels, taps_together(axes[-1]), machine.registers)
     plan = DotWeightsPlan(
         problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, lane_side="y", vectors=vectors,
-        lane_groups=1, spread=False, row_channels=rows, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
-        row_shares=1, x_pixel_major=False, pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
+        lane_groups=1, spread=False, row_channels=rows, tile_taps=taps, block=(1,) * len(axes), chunks=1,
+        lane_shares=1, row_shares=1, x_pixel_major=False, pieces=1, products=products,
+        watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     saved = _joined(problem) if problem.dtype == "bf16" else 0.0
     for apart in (False, True) if len(axes) > 2 else (False,):
@@ -123,14 +153,21 @@ def _products(problem: ConvProblem, machine: Machine) -> Products | None:
     return found[1]
 
 
-def _tile(rows: int, lanes: int, registers: int) -> tuple[int, int]:
-    """Vectors and rows of the tile that covers so many channels of y and of x in the fewest cycles."""
-    shapes = [
-        (vectors, size)
-        for vectors in range(1, min(MOST_VECTORS, max(1, -(-lanes // LANES))) + 1)
-        for size in cuts(rows, most_rows(registers, vectors)) or [1]
-    ]
+def _tile(rows: int, lanes: int, together: list[int], registers: int) -> tuple[int, int, int]:
+    """Vectors, channels of x and taps of the tile that covers the channels of y and of x in the fewest cycles."""
+
+    def cycles(shape: tuple[int, int, int]) -> float:
+        vectors, size, taps = shape
+        tiles = -(-lanes // (LANES * vectors)) * -(-rows // size)
+        return tiles * dot_cycles(size * taps, vectors) / taps * (SEVERAL if taps > 1 else 1.0)
+
     return min(
-        shapes,
-        key=lambda shape: -(-lanes // (LANES * shape[0])) * -(-rows // shape[1]) * dot_cycles(shape[1], shape[0]),
+        (
+            (vectors, size, taps)
+            for vectors in range(1, min(MOST_VECTORS, max(1, -(-lanes // LANES))) + 1)
+            for taps in together
+            if taps <= most_rows(registers, vectors)
+            for size in cuts(rows, most_rows(registers, vectors) // taps) or [1]
+        ),
+        key=cycles,
     )

@@ -13,6 +13,8 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.data import PAST_CACHES_BYTES
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.window_axes import WindowAxis
+from convgrad.problem.conv import Ints
 
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
@@ -31,6 +33,17 @@ def depth_of(channels: int) -> int:
     return PAIR * size
 
 
+def taps_together(axis: WindowAxis) -> list[int]:
+    """Numbers of taps that divide all of an axis, into tiles whose taps lie alike in planes of x."""
+    lead, step = -axis.low % axis.stride, axis.dilation
+
+    def alike(count: int) -> bool:
+        begins = {(lead + r * step) % axis.stride for r in range(0, axis.taps, count)}
+        return len({tuple((rest + t * step) // axis.stride for t in range(count)) for rest in begins}) <= 1
+
+    return [n for n in range(1, max(1, axis.taps) + 1) if axis.taps % n == 0 and alike(n)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotDataPlan(MatrixDataPlan):
     """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
@@ -39,6 +52,11 @@ class DotDataPlan(MatrixDataPlan):
     def hides_weights(self) -> bool:
         """Yes: see `tiles.dot_cycles`."""
         return True
+
+    @property
+    def fetches_slab(self) -> bool:
+        """As of f32: tiles have time to ask for lines."""
+        return super(MatrixDataPlan, self).fetches_slab
 
     @property
     def past_caches(self) -> bool:
@@ -94,7 +112,8 @@ class DotWeightsPlan(MatrixWeightsPlan):
     """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y.
 
     With `rows_apart` each row of windows is a sum of its own: nothing between rows is multiplied, and no row that a tap
-    does not meet x in.
+    does not meet x in. Rows of a tile are channels of x and, with `tile_taps`, what several taps meet: few channels
+    would leave a tile with fewer sums than a dot product takes cycles.
     """
 
     rows_apart: bool = False
@@ -109,19 +128,43 @@ class DotWeightsPlan(MatrixWeightsPlan):
         """Windows of a step: a few, or a row, in pairs."""
         return -(-self.block[-1] // PAIR) * PAIR if self.rows_apart else WINDOWS
 
+    @property
+    def fetches_ahead(self) -> bool:
+        """As of vectors of f32: there is half the time to wait."""
+        return super(MatrixWeightsPlan, self).fetches_ahead
+
+    @property
+    def steps_of_row(self) -> int:
+        """Of the flat axes."""
+        return self.depth // self.depth_unit
+
+    @property
+    def tile_steps(self) -> int:
+        """Of several windows each."""
+        return prod(self.outer_block) * self.steps_of_row
+
+    @property
+    def row_places(self) -> Ints:
+        """Where the slab has the rows of a tile: taps, and the channels of each."""
+        n, step = len(self.axes) - 1, self.row_slab[1]
+        first = self.tap_place(n, 0)
+        taps = (self.tap_place(n, r) - first for r in range(self.tile_taps))
+        return tuple(place + c * step for place in taps for c in range(self.row_channels))
+
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         assert self.lane_side == "y"
         assert not any((self.spread, self.direct))
-        assert self.tile_taps == self.lane_groups == self.unroll == self.pieces == len(self.products) == 1
-        assert self.vectors * (self.row_channels + 1) < REGISTERS
+        assert self.lane_groups == self.unroll == self.pieces == len(self.products) == 1
+        assert self.tile_taps in taps_together(self.axes[-1])
+        assert self.vectors * (len(self.row_places) + 1) < REGISTERS
         assert not self.watch or self.fallback is not None
 
     def __str__(self) -> str:
         rows = f"rows of {self.pitch}{' apart' if self.rows_apart else ''}"
         lines = [
-            f"weights plan on {self.isa}, dot products: tile {self.row_channels} x {self.width}, block {self.block} "
-            f"with {rows}, {self.chunks} chunks, {prod(self.grid)} tasks",
+            f"weights plan on {self.isa}, dot products: tile {self.tile_taps * self.row_channels} x {self.width}, "
+            f"block {self.block} with {rows}, {self.chunks} chunks, {prod(self.grid)} tasks",
             *(f"  {reason}" for reason in self.reasons),
         ]
         return "\n".join([*lines, *watched(self.fallback)])

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from convgrad.plan.block_costs import OVERFLOW
 from convgrad.plan.costs import MOVE, SPLIT, TURN
-from convgrad.plan.dots import PAIR, DotWeightsPlan
+from convgrad.plan.dots import LANES, PAIR, DotWeightsPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -29,6 +29,7 @@ LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 LOOK = 2000.0  # to look at what was noted, without others
+PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
@@ -69,7 +70,8 @@ def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
 
 def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     """Predicted cycles, and the plan with the best blocks of windows, chunks and shares."""
-    tiles = -(-plan.row_count // plan.row_channels), plan.lane_blocks
+    few = plan.tile_taps > 1  # channels of x, which lie together, or planes that are packed together
+    tiles = 1 if few else -(-plan.row_count // plan.row_channels), plan.lane_blocks
     shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
     best: tuple[float, Plan, _OfBlock] | None = None
     for block in _blocks(plan):
@@ -134,9 +136,11 @@ def _products(plan: MatrixWeightsPlan) -> float:
 def _dot_products(plan: DotWeightsPlan) -> float:
     """The same of register tiles, of which each tap has those of the windows that it meets x in."""
     rows = prod(plan.outer_block) * prod(_met(axis) for axis in plan.outer)
-    steps = rows * (ROW + plan.depth / PAIR * dot_cycles(plan.row_channels, plan.vectors, near=True))
-    sums = TILE_OVERHEAD + SUM_VECTOR * plan.row_channels * plan.vectors
-    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
+    tile_rows = plan.tile_taps * plan.row_channels
+    steps = rows * (ROW + plan.depth / PAIR * dot_cycles(tile_rows, plan.vectors, near=True))
+    sums = TILE_OVERHEAD + SUM_VECTOR * tile_rows * plan.vectors
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups
+    tiles *= plan.taps // plan.tile_taps
     return prod(plan.block_grid) * tiles * (steps + sums)
 
 
@@ -160,11 +164,14 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> floa
     p, blocks = plan.problem, prod(plan.block_grid)
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
     packing = block.gathered * plan.lane_shares
-    for count, channels, again, turn in (
-        (block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
-        (block.of_y, p.y_channels, plan.row_shares, not turned["y"]),
+    squares = not turned["y"] and isinstance(plan, DotWeightsPlan)  # of whole vectors, however few channels there are
+    for name, count, channels, again, turn in (
+        ("x", block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
+        ("y", block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
     ):
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
+        if p.groups > 1 and turned[name] and isinstance(plan, DotWeightsPlan):
+            packing += count * p.groups * again * PIECE
     slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.data import DataPlan
+from convgrad.plan.data_in_place import MOST_KNOWN_PHASES
 from convgrad.plan.order import MOST_SHUFFLED
 from convgrad.problem.conv import ConvProblem, Unknown
+
+MOST_TURNED = 32  # taps and weights of one, written out for each phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,16 @@ class TurnedDataPlan(DataPlan):
 def can_turn(given: int, solved: int, lanes: int) -> bool:
     """Whether vectors hold whole groups of channels that are a power of two, as many on either side."""
     return 1 < given == solved <= lanes and given & (given - 1) == 0 == lanes % given
+
+
+def known_axes(plan: DataPlan) -> int:
+    """Innermost axes of few taps, which are written out for each phase: sums have the same order in any case."""
+    products = plan.in_channels
+    for count, axis in enumerate(reversed(plan.axes[1:])):
+        products *= axis.taps
+        if products > MOST_TURNED or len(axis.phases) > MOST_KNOWN_PHASES:
+            return count
+    return len(plan.axes) - 1
 
 
 def worth_turning(p: ConvProblem) -> bool:

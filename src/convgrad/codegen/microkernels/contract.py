@@ -16,6 +16,7 @@ from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, bo
 from convgrad.codegen.results import Run, rounds_together, store_runs
 
 Sums = dict[tuple[int, int], Value]  # of row and column
+Add = Callable[[Builder, Value, Value, Value], Value]
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 
 
@@ -59,6 +60,7 @@ class Tile:
     b_masks: Masks = ()  # likewise of B, per column
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
     b_read: Read | None = None  # likewise of B
+    adds: Add | None = None  # what adds products to a sum, if no multiply-add
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -239,7 +241,7 @@ class Tile:
         b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in masked if self.b_masks}
         operands = Operands(self, b, a, x, number, a_masks, b_masks)
         from_memory = len(self.columns) - 1 if self._is_crowded(taps) else None
-        shared = products.shared()
+        shared, add = products.shared(), self.adds or self.isa.multiply_add
         tile = dict(tile)
         for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
@@ -247,7 +249,7 @@ class Tile:
                 if v == from_memory:
                     tile[r, v] = self.isa.multiply_add_from(b, factor, operands.place_of_b(b_offset), tile[r, v])
                 else:
-                    tile[r, v] = self.isa.multiply_add(b, factor, operands.of_b(b_offset), tile[r, v])
+                    tile[r, v] = add(b, factor, operands.of_b(b_offset), tile[r, v])
             if shared != 1:  # only what the shared operand meets again and again stays in registers
                 operands.of_a.cache_clear()
             if shared != 0:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.dots import LANES, PAIR, DotUnit
@@ -39,11 +40,17 @@ class DotTile:
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read
 
     def sum(
-        self, b: Builder, a: Value, x: Value, first: Sequence[Value], outer: Sequence[Reduction], inner: Sequence[Steps]
-    ) -> list[Value]:
-        """The tile, which starts from `first`, per row and column; `inner` are parts of one axis, in turn."""
+        self, b: Builder, a: Value, x: Value, first: Sequence[Value], outer: Sequence[Reduction],
+        inner: Sequence[Steps], walks: Sequence[Fetch] = (),
+    ) -> list[Value]:  # fmt: skip
+        """The tile, which starts from `first`, per row and column; `inner` are parts of one axis, in turn.
+
+        Lines of `walks` are asked for on the way.
+        """
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
-        tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner)
+        for walk in walks:
+            walk.begin(b)
+        tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner, walks, 0)
         return [tile[place] for place in places]
 
     def narrowed(self, b: Builder, sums: Sequence[Value]) -> list[tuple[int, int, Value]]:
@@ -57,25 +64,40 @@ class DotTile:
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: dict[Place, Value], outer: Sequence[Reduction],
-        inner: Sequence[Steps],
+        inner: Sequence[Steps], walks: Sequence[Fetch], done: Index,
     ) -> dict[Place, Value]:  # fmt: skip
+        axes = [*outer, *(steps.axis for steps in inner[:1])]
+        if not axes[0].pace:
+            for walk in walks:
+                walk.go_on(b, done)
+            walks = ()
+
         def moved(i: Index, now: dict[Place, Value], axis: Reduction) -> tuple[Value, Value, dict[Place, Value]]:
             assert isinstance(axis.b_step, int)
             return b.at(a, b.mul(i, axis.a_step), "i16"), b.at(x, b.mul(i, axis.b_step), "i16"), now
 
         if outer:
             axis, *rest = outer
-            return b.loop(
-                axis.start, axis.stop, lambda i, now: self._reduce(b, *moved(i, now, axis), rest, inner),
-                carried=tile, name="k",
-            )  # fmt: skip
+
+            def of_axis(i: Index, now: dict[Place, Value]) -> dict[Place, Value]:
+                return self._reduce(b, *moved(i, now, axis), rest, inner, walks, b.add(done, b.mul(i, axis.pace)))
+
+            return b.loop(axis.start, axis.stop, of_axis, carried=tile, name="k")
         for steps in inner:
             step = partial(self._step, b, steps.pairs)
             axis = steps.axis
-            tile = b.loop(
-                axis.start, axis.stop, lambda i, now, axis=axis, step=step: step(*moved(i, now, axis)), carried=tile,
-                name="k",
-            )  # fmt: skip
+
+            def of_step(
+                i: Index,
+                now: dict[Place, Value],
+                axis: Reduction = axis,
+                step: Callable[..., dict[Place, Value]] = step,
+            ) -> dict[Place, Value]:
+                for walk in walks:
+                    walk.go_on(b, b.add(done, b.mul(i, axis.pace)))
+                return step(*moved(i, now, axis))
+
+            tile = b.loop(axis.start, axis.stop, of_step, carried=tile, name="k")
         return tile
 
     def _step(self, b: Builder, pairs: int, a: Value, x: Value, tile: dict[Place, Value]) -> dict[Place, Value]:
