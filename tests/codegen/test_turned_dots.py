@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.emitted import load_here
 from codegen.random_problems import altered, check_plan
-from codegen.test_dots import EMULATED, HERE, REAL
+from codegen.test_dots import EMULATED, HERE, REAL, check_watched
 from codegen.test_group_weights import AXES
 from codegen.test_matrix import BF16_KINDS, check_kind, data, run
 from codegen.test_turned_data import problem_of
@@ -95,15 +94,7 @@ def test_every_kind_of_data_is_multiplied_as_f32(problem, kind):
 def test_every_number_is_watched(unknown, first):
     axes = ((2, 5), (2, 5), (1, 3), (1, 1), (1, 1), (0, 1))
     problem = bf16_of(axes, unknown, 9, 4, batch=1, first=first, out_dtype="f32")
-    module = lower(plan_of(problem))
-    made = module, load_here(module, machine_for(EMULATED))
-    ones = {name: np.ones(shape) for name, shape in problem.shapes.items() if name != unknown.value}
-    for name, values in ones.items():
-        for place in range(values.size):
-            given = {n: v.copy() for n, v in ones.items()}
-            given[name].flat[place] = np.inf
-            _, again = run(plan_of(problem), given, made=made)
-            assert again, f"infinity at {np.unravel_index(place, values.shape)} of {name} was not seen"
+    check_watched(plan_of(problem))
 
 
 @pytest.mark.parametrize("unknown", [X, Y])
