@@ -126,9 +126,9 @@ def _shifted(plain, x, y, taps, stride, dilation, low):
 
 
 def _truncated(b, value):
-    whole = isa._like(value, "i32")
+    whole = isa.like(value, "i32")
     bits = b.cast("bitcast", value, whole)
-    return b.cast("trunc", b.binary("lshr", bits, constant(whole, 16)), isa._like(value, "i16"))
+    return b.cast("trunc", b.binary("lshr", bits, constant(whole, 16)), isa.like(value, "i16"))
 
 
 def _other_mask(step: int):

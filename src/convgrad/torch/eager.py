@@ -120,7 +120,8 @@ class Shortcuts:
                 alike
                 and forward_ad._current_level < 0
                 and not _dispatch_modes()
-                and not (first.is_nested or second.is_nested)  # the look would end the process
+                and not getattr(first, "is_nested", True)  # the look at nested ones would end the process
+                and not getattr(second, "is_nested", True)
             ):
                 for check, known, trains in alike:
                     if check(first, second) if bias is None else check(first, second, bias):
