@@ -13,8 +13,8 @@ from typing import Any
 
 from convgrad.codegen.copying import Copy
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
-from convgrad.codegen.isa.base import Isa, first_lanes, lanes_of, shuffle
+from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
+from convgrad.codegen.isa.base import Isa, first_lanes, shuffle
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.squares import Dim, Squares
 from convgrad.plan.matrix import MatrixDataPlan
