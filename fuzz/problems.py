@@ -2,9 +2,10 @@
 
     python fuzz/problems.py --seconds 600 --seed 7
 
-Inputs are integers, so small that every sum is exact and a result can only be right or wrong. Each array lies between
-guard pages, flush against one of them; inputs are read-only; outputs, gaps between elements and the workspace are
-filled with NaN before the call. A case is run several times: at either guard page, with one thread and with more.
+Inputs are integers, so small that every sum is exact and a result can only be right or wrong; in some cases there are
+infinities and NaN among them, which must reach the results that the definition says and no others. Each array lies
+between guard pages, flush against one of them; inputs are read-only; outputs, gaps between elements and the workspace
+are filled with NaN before the call. A case is run several times: at either guard page, with one thread and with more.
 
 Cases are made by a child process. One that fails, or ends the child, is printed as one line that runs it again.
 """
@@ -52,6 +53,7 @@ MOST_WORK = 3_000_000  # multiplications of one case: the definition takes its t
 EXACT = 2**24  # whole numbers up to here are f32 numbers
 LARGE, SMALL = 2000, 3  # of one factor, more than a piece of bf16 holds, so that splitting leaves something over
 EMULATED = ("amx_emulated",) if why_not("amx_emulated") is None else ()  # matrix tiles, by vectors
+SPECIAL = (np.inf, -np.inf, np.nan)
 MODES = ("tf32", "f16", "bf16", "any")  # of which each holds small numbers exactly
 
 
@@ -91,6 +93,7 @@ class Case:
     fpmath_mode: str | None = None
     threads: int = 2
     largest: int = 3  # of the numbers in the inputs
+    special: int = 0  # numbers of each input that are infinite or NaN
     seed: int = 0
 
     @property
@@ -251,6 +254,8 @@ class _Draw:
         )  # fmt: skip
         if op != "BiasAddBackward" and case.largest != LARGE and self.chance(0.3):
             case = replace(case, fpmath_mode=self.pick(*MODES))
+        elif self.chance(0.2):
+            case = replace(case, special=self.pick(1, 1, 3, 40))
         rank = 1 if op == "BiasAddBackward" else len(shapes[0])
         if self.chance(0.7):
             case = replace(case, out=self.layout(rank, broadcast=False), accumulate=self.chance(0.3))
@@ -336,7 +341,14 @@ def check(case: Case, counts: Counts | None = None) -> None:
     if any(other.tobytes() != results[0].tobytes() for other in results[1:]):
         raise Failure("the result depends on the place of the arrays or on the number of threads")
     counts.by.update(
-        [case.op, case.dtype, case.isa or "best", f"mode {case.fpmath_mode}", f"rank {len(case.shapes[0]) - 2}"]
+        [
+            *["special numbers"] * bool(case.special),
+            case.op,
+            case.dtype,
+            case.isa or "best",
+            f"mode {case.fpmath_mode}",
+            f"rank {len(case.shapes[0]) - 2}",
+        ]
     )
 
 
@@ -368,7 +380,8 @@ def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarra
         except ConvError:
             return None
         raise Failure(f"the call takes what the specification refuses: {resolved}")
-    wanted = define(resolved, arrays)  # in float64, which holds every number that the kernel sums
+    with np.errstate(invalid="ignore"):  # infinities that meet
+        wanted = define(resolved, arrays)  # in float64, which holds every number that the kernel sums
     out_dtype = numpy_dtype(case.out_dtype or case.dtype)
     out = None
     if case.out is not None:
@@ -394,14 +407,15 @@ def _check_bias_gradient(case: Case, resolved: Resolved, arrays: list[np.ndarray
     """The same weights once more, with the sums of diff_dst beside them."""
     diff_dst = arrays[1].astype(np.float64)
     channels = 1 if resolved.data_format == "NCX" else diff_dst.ndim - 1
-    wanted = diff_dst.sum(tuple(n for n in range(diff_dst.ndim) if n != channels))
+    with np.errstate(invalid="ignore"):
+        wanted = diff_dst.sum(tuple(n for n in range(diff_dst.ndim) if n != channels))
     sums = GuardedArray(wanted.shape, ((1, 2, -3)[case.seed % 3],), numpy_dtype(case.out_dtype or case.dtype), low=low)
     with GuardedWorkspace() as workspace:
         workspace.low = low
         weights, found = call(case, arrays, None, diff_bias=sums.array)
     if workspace.broken:
         raise Failure("with a bias gradient: " + "; ".join(workspace.broken))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         compare(weights, define(resolved, arrays).astype(weights.dtype))
         compare(found, wanted.astype(found.dtype))
     if not sums.untouched_beside():
@@ -419,6 +433,8 @@ def guarded_inputs(
         small = case.largest == LARGE and number == case.seed % 2  # the other one is large
         most = min(largest, SMALL) if small else largest
         guarded.array[...] = rng.integers(-most, most + 1, shape)
+        for _ in range(case.special if guarded.array.size else 0):
+            guarded.array[tuple(rng.integers(0, shape))] = rng.choice(SPECIAL)
         guarded.block.freeze()
         guarded.array.flags.writeable = False
         inputs.append(guarded)
@@ -463,11 +479,11 @@ def call(case: Case, arrays: list[np.ndarray], out: np.ndarray | None, **others:
 
 
 def compare(result: np.ndarray, wanted: np.ndarray) -> None:
-    """A Failure unless every element is right."""
+    """A Failure unless every element is right: equal, or NaN where nothing else is."""
     if result.shape != wanted.shape or result.dtype != wanted.dtype:
         raise Failure(f"the result is {result.dtype} {result.shape}, but {wanted.dtype} {wanted.shape} is right")
     got, right = result.astype(np.float64), wanted.astype(np.float64)
-    wrong = np.argwhere(~(got == right))  # NaN equals nothing
+    wrong = np.argwhere(~((got == right) | (np.isnan(got) & np.isnan(right))))
     if len(wrong):
         place = tuple(map(int, wrong[0]))
         raise Failure(f"{len(wrong)} of {got.size} elements are wrong; at {place} {got[place]} for {right[place]}")

@@ -38,14 +38,15 @@ def load_here(module, machine):
     return jit.load(jit.compile_ir(module.ir, machine), tuple(symbols))
 
 
-def run_here(module, machine, arrays, *, low=False, loaded=None):
+def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None):
     """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
 
     `arrays` are x, w, y and bias, or None for none; `loaded` is what `load_here` gave, for a kernel that runs often.
+    `shared` is the shared memory of the kernel that this one is the fallback of, as that has left it.
     Returns the symbols of the stages that were run, those of the fallback with "again." before them.
     """
     addresses, keep = loaded or load_here(module, machine)
-    shared = Buffer(-(-module.shared_bytes // 64) * 64, low=low)
+    shared = shared or Buffer(module.all_shared_bytes, low=low)
     assert module.scratch_bytes % 64 == 0
     scratch = Buffer(module.scratch_bytes, low=low)
     places = (array.address if array else 0 for array in arrays)
@@ -56,7 +57,9 @@ def run_here(module, machine, arrays, *, low=False, loaded=None):
         call = (ctypes.c_int64 * len(CALL_FIELDS))(*(fields.get(name, 0) for name in CALL_FIELDS))
         if module.fallback and number == module.fallback.after and is_bad(addresses[VERDICT], call):
             again, code = fallback_here(module.fallback, machine)
-            return ran + [f"again.{symbol}" for symbol in run_here(again, machine, arrays, low=low, loaded=code)]
+            return ran + [
+                f"again.{symbol}" for symbol in run_here(again, machine, arrays, low=low, loaded=code, shared=shared)
+            ]
         if stage is None:
             break
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[stage.symbol])(ctypes.addressof(call))
@@ -72,8 +75,8 @@ def run_here(module, machine, arrays, *, low=False, loaded=None):
 def fallback_here(fallback, machine):
     """The module of a fallback, which is as large as was told, and what `load_here` gives for it."""
     module = fallback.lower()
-    assert (module.shared_bytes, module.scratch_bytes) == (fallback.shared_bytes, fallback.scratch_bytes)
-    assert max(stage.tasks for stage in module.stages) == fallback.most_tasks
+    assert (module.all_shared_bytes, module.all_scratch_bytes) == (fallback.shared_bytes, fallback.scratch_bytes)
+    assert module.most_tasks == fallback.most_tasks
     return module, load_here(module, machine)
 
 

@@ -221,7 +221,7 @@ def test_a_fallback_that_cannot_be_made_is_an_error(with_fallback, monkeypatch, 
     ((code, message),) = errors
     assert code == 13
     assert message.startswith(
-        "with fallback: the code for numbers that pieces of bf16 cannot stand for could not be made"
+        "with fallback: the code for numbers that need another kernel, such as infinities, could not be made"
     )
     assert "ZeroDivisionError" in capfd.readouterr().err
     assert sum(word != 0 for word in handler._blocks()) >= held

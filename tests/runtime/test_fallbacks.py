@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 from codegen.buffers import Buffer, StridedArray
+from codegen.random_problems import solve
 from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
-from convgrad.plan.machine import machine_for, why_not
+from convgrad.plan.data import DataPlan
+from convgrad.plan.machine import available_isas, machine_for, why_not
+from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.runtime import driver, jit, memory, set_num_threads
 from convgrad.runtime.kernel import build, kernel_of_variant
 from convgrad.runtime.threads import team as threads_team
@@ -31,16 +34,20 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not 
 torch_is_here = importlib.util.find_spec("torch") is not None
 
 
+def has_fallback(plan):
+    return getattr(plan, "fallback", None) is not None
+
+
 class Problem:
     """A problem with a kernel that has a fallback, its arrays, and what it has to give for data that need that."""
 
-    def __init__(self, unknown, isa, dtype, *, image=(6, 18), channels=(33, 20), **others):
+    def __init__(self, unknown, isa, dtype, *, image=(6, 18), channels=(33, 20), wanted=has_fallback, **others):
         self.machine = machine_for(isa)
         self.problem = p = problem_of(
             unknown, image, image, (3, 3), channels=channels, low=1, dtype=dtype, out_dtype="f32", **others
         )
         plans = list(variants(p, self.machine))
-        self.variant = [getattr(plan, "fallback", None) is not None for plan in plans].index(True)
+        self.variant = next(n for n, plan in enumerate(plans) if wanted(plan))
         self.plan = plans[self.variant]
         self.written_first = unknown is not W or self.plan.own_sums  # before the verdict
         self.unknown = p.unknown.value
@@ -56,10 +63,16 @@ class Problem:
         self.result = self.arrays[self.unknown].view
         self.addresses = [self.arrays[name].address for name in "xwy"]
 
+    @classmethod
+    def of_vectors(cls, unknown, **others):
+        """Solving for W, of a kind that multiplies what surrounds an image."""
+        kind = WindowLanesPlan if unknown is W else DataPlan
+        return cls(unknown, available_isas()[-1], "f32", wanted=lambda plan: type(plan) is kind, **others)
+
     def kernel(self):
         return kernel_of_variant(self.problem, self.machine, self.variant)
 
-    def spoil(self, value=np.inf):
+    def spoil(self, value=2.0**-130):
         """Put in a number that pieces cannot stand for."""
         self.given.flat[self.given.size // 2] = value
 
@@ -269,6 +282,59 @@ def test_what_is_added_to_weights_is_added_once_by_the_call_that_makes_the_fallb
     kernel = case.kernel()
     case.spoil(2.0**-130)
     assert case.bits(kernel) == case.bits(kernel) == case.bits_of_vectors()
+
+
+# --- fallbacks of vectors, and of fallbacks
+
+
+@each_unknown
+def test_an_infinity_that_meets_padding_takes_one_more_kernel_and_that_once(unknown, compiled):
+    case = Problem.of_vectors(unknown)
+    kernel, name = case.kernel(), "y" if unknown is W else "w"
+    tame = case.bits(kernel)
+    assert len(compiled) == 1
+    view = case.arrays[name].view
+    usual, view.flat[0] = view.flat[0], np.inf
+    bad = [case.bits(kernel) for _ in range(2)]
+    assert len(compiled) == 2
+    assert bad[0] == bad[1]
+    wanted = solve(case.problem, **{n: None if n == case.unknown else a.view for n, a in case.arrays.items()})
+    np.testing.assert_array_equal(np.isfinite(case.result), np.isfinite(wanted))
+    view.flat[0] = usual
+    assert case.bits(kernel) == tame
+
+
+def test_what_is_added_to_weights_has_its_fallback_from_the_start(compiled):
+    case = Problem.of_vectors(W, channels=(9, 8), accumulate=True)
+    kernel = case.kernel()
+    assert len(compiled) == 2
+    case.arrays["y"].view.flat[0] = np.inf
+    statuses = []
+    call = called_by_code(kernel, statuses)
+    assert case.bits(call) == case.bits(kernel)
+    assert statuses == [driver.DONE]
+    wanted = solve(case.problem, w=None, **{n: case.arrays[n].view for n in "xy"}) + 7
+    np.testing.assert_array_equal(np.isfinite(case.result), np.isfinite(wanted))
+
+
+@missing
+@each_kind
+def test_a_fallback_may_need_one_itself(isa, dtype, compiled):
+    """Of pieces on vectors, and of these product by product; a compiled caller asks twice."""
+    case, statuses = Problem(Y, isa, dtype), []
+    kernel = case.kernel()
+    case.arrays["w"].view.flat[0] = np.inf
+    call = called_by_code(kernel, statuses)
+    for _ in range(2):
+        case.bits(call)
+        kernel.prepare_next()
+    wanted = case.bits(call)
+    assert statuses == [driver.LACKING, driver.LACKING, driver.DONE]
+    assert len(compiled) == 3
+    assert case.bits(case.kernel()) == case.bits(kernel) == wanted
+    exact = solve(case.problem, y=None, **{n: case.arrays[n].view.astype(np.float64) for n in "xw"})
+    np.testing.assert_array_equal(np.isnan(case.result), np.isnan(exact))
+    np.testing.assert_array_equal(np.isinf(case.result), np.isinf(exact))
 
 
 # --- other processes, and the public functions

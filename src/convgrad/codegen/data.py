@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data_ahead import DataAhead, Turn
+from convgrad.codegen.guard import guarded
 from convgrad.codegen.input_slab import InputSlab, channels_of
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
@@ -44,7 +44,7 @@ def data_fallback(plan: DataPlan, after: int) -> Fallback:
     main = DataStages(plan)
     return Fallback(
         after=after, replaces=True, most_tasks=max(main.tasks, main.panels * main.packs_before),
-        shared_bytes=main.shared_bytes, scratch_bytes=main.scratch_bytes, lower=partial(lower_data, plan),
+        shared_bytes=main.shared_bytes, scratch_bytes=main.scratch_bytes, lower=lambda: guarded(plan, lower_data(plan)),
     )  # fmt: skip
 
 

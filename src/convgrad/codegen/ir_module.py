@@ -45,7 +45,9 @@ def lanes_of(x: Value) -> int:
 class Module:
     """Functions, declarations and constant tables, in the order they are made."""
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str = "") -> None:
+        """With a prefix for the names of its tables, it can be `joined` to another one."""
+        self._prefix = prefix
         self._functions: list[str] = []
         self._declarations: dict[str, str] = {}
         self._globals: list[str] = []
@@ -58,7 +60,7 @@ class Module:
 
     def table(self, values: Sequence[int]) -> Value:
         """A constant array of i64."""
-        name = f"@table{len(self._globals)}"
+        name = f"@{self._prefix}table{len(self._globals)}"
         body = ", ".join(f"i64 {value}" for value in values)
         self._globals.append(f"{name} = private unnamed_addr constant [{len(values)} x i64] [{body}], align 64")
         return Value("ptr", name)
@@ -69,7 +71,7 @@ class Module:
         for line in self._globals:
             if line.endswith(text):
                 return Value("ptr", line.split(" = ", 1)[0])
-        name = f"@opaque{len(self._globals)}"
+        name = f"@{self._prefix}opaque{len(self._globals)}"
         self._globals.append(f"{name} = {text}")
         return Value("ptr", name)
 
@@ -84,7 +86,7 @@ class Module:
         for line in self._globals:
             if line.endswith(text):
                 return Value("ptr", line.split()[0])
-        name = f"@bytes{len(self._globals)}"
+        name = f"@{self._prefix}bytes{len(self._globals)}"
         self._globals.append(f"{name} = {text}")
         return Value("ptr", name)
 
@@ -96,6 +98,12 @@ class Module:
         said = (f"{name} = !{{{text}}}" for text, name in self._metadata.items())
         last = [*self._declarations.values(), *said]
         return "\n\n".join(["\n".join(self._globals), *self._functions, "\n".join(last)]) + "\n"
+
+
+def joined(text: str, more: Module) -> str:
+    """The text of a module and what another one has that it lacks; names of tables differ."""
+    known = {line for line in text.splitlines() if line.startswith("declare ")}
+    return "\n".join([text, *(line for line in str(more).splitlines() if line not in known), ""])
 
 
 def index(x: Index) -> Value:

@@ -12,6 +12,7 @@ from convgrad.codegen.flat_data import lower_flat_data
 from convgrad.codegen.folded import lower_folded
 from convgrad.codegen.gathered_weights import lower_gathered_weights
 from convgrad.codegen.group_weights import lower_group_weights
+from convgrad.codegen.guard import guarded, lower_inside
 from convgrad.codegen.in_place_weights import lower_in_place_weights
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_runs import lower_matrix_runs
@@ -38,6 +39,7 @@ from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
+from convgrad.plan.inside import InsidePlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
@@ -53,6 +55,7 @@ from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_lanes import WindowLanesPlan
 
 LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds of plans, special ones first
+    (InsidePlan, lower_inside),
     (DotRunPlan, lower_dot_runs),
     (TurnedDotPlan, lower_turned_dots),
     (DotDataPlan, lower_dot_data),
@@ -80,8 +83,11 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (WeightsPlan, lower_weights),
 )
 
+UNGUARDED = (InsidePlan, MatrixDataPlan, MatrixWeightsPlan)  # on units, data are watched while they are packed
 
-def lower(plan: Plan) -> KernelModule:
+
+def lower(plan: Plan | InsidePlan) -> KernelModule:
     """The module of any plan."""
     lowering = next(lowering for kind, lowering in LOWERINGS if isinstance(plan, kind))
-    return lowering(plan)
+    module = lowering(plan)
+    return module if isinstance(plan, UNGUARDED) else guarded(plan, module)

@@ -46,6 +46,7 @@ class Fallback:
     shared_bytes: int
     scratch_bytes: int
     lower: Callable[[], KernelModule]
+    at_once: bool = False  # it is made together with the kernel: a call that has come to the verdict cannot be repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class KernelModule:
 
     @property
     def all_shared_bytes(self) -> int:
-        """Of a call, whichever way it goes: when the fallback begins, nobody needs what is there."""
+        """Of a call, whichever way it goes: the fallback works in the same memory."""
         return round64(max(self.shared_bytes, self.fallback.shared_bytes if self.fallback else 0))
 
     @property

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from math import prod
 
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
+from convgrad.codegen.guard import guarded, shared_with_guard
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
@@ -51,7 +51,8 @@ def weights_fallback(plan: WeightsPlan, *, replaces: bool) -> Fallback:
     sums = SumsStage(plan)
     return Fallback(
         after=1, replaces=replaces, most_tasks=max(prod(plan.grid), sums.finish_tasks),
-        shared_bytes=sums.shared_bytes, scratch_bytes=sums.scratch_bytes, lower=partial(lower_weights, plan),
+        shared_bytes=shared_with_guard(plan, sums.shared_bytes), scratch_bytes=sums.scratch_bytes,
+        lower=lambda: guarded(plan, lower_weights(plan)),
     )  # fmt: skip
 
 

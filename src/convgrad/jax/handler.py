@@ -48,7 +48,7 @@ class Handler:
         team.start()
         addresses, code = jit.load(_objects(), (HANDLER, WORDS_OF))
         self.address = addresses[HANDLER]
-        prepare = ctypes.CFUNCTYPE(None)(kernel.prepare)  # what it raises is printed
+        prepare = ctypes.CFUNCTYPE(None)(kernel.prepare_next)  # what it raises is printed
         self._held: list[object] = [kernel, code, _blocks(), team.published, prepare]
         places = [f"input {n}" for n in range(len(inputs))] + [f"result {n}" for n in range(len(results))]
         buffers = (*inputs, *results)
@@ -67,8 +67,8 @@ class Handler:
             ),
             "prepare": ctypes.cast(prepare, ctypes.c_void_p).value or 0,
             "no_fallback": self._text(
-                f"{name}: the code for numbers that pieces of bf16 cannot stand for could not be made; the reason was "
-                "printed to the standard error"
+                f"{name}: the code for numbers that need another kernel, such as infinities, could not be made; the "
+                "reason was printed to the standard error"
             ),
             "no_memory": self._text(
                 f"{name}: there is no memory for a workspace of {kernel.shared_bytes} bytes and {kernel.scratch_bytes} "

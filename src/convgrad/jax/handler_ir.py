@@ -10,7 +10,7 @@ Workspace: each word of `blocks` is null or the address of a block that nobody u
 word for null, and puts it back into a word that is null, so no lock is needed. A block begins with its size.
 
 A kernel that needs a fallback which is not there returns another number than zero. Then `prepare` is called, the only
-way into Python, and the kernel again.
+way into Python, and the kernel again; and once more, if the fallback turns out to need one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def handler_ir() -> str:
         "record_bytes": driver.RECORD_BYTES,
         "slots": KEEP_BLOCKS,
         "keep": KEEP_BYTES,
+        "most_fallbacks": driver.MOST_FALLBACKS,
         "room": ALIGNMENT + 16,  # before the aligned part of a block: its size
         "align_up": ALIGNMENT + 15,
         "align_mask": -ALIGNMENT,
@@ -231,8 +232,7 @@ threads:
   %bare = icmp eq i64 %size, 0
   br i1 %bare, label %run.bare, label %take
 run.bare:
-  call i32 %kernel(ptr %record)
-  ret ptr null
+  br label %enter
 
 take:
   %t = phi i64 [ 0, %threads ], [ %t.next, %take.next ]
@@ -275,24 +275,35 @@ work:
   store i64 %workspace, ptr %shared.at
   %scratch.at = getelementptr i8, ptr %record, i64 $scratch_at$
   store i64 %slices, ptr %scratch.at
+  br label %enter
+
+enter:
+  %mine = phi ptr [ null, %run.bare ], [ %block, %work ]
+  %mine.word = ptrtoint ptr %mine to i64
+  br label %attempt
+attempt:
+  %made = phi i64 [ 0, %enter ], [ %made.next, %ask ]
   %status = call i32 %kernel(ptr %record)
   %computed = icmp eq i32 %status, 0
-  br i1 %computed, label %leave, label %ask
+  %all.made = icmp eq i64 %made, $most_fallbacks$
+  %settled = or i1 %computed, %all.made
+  br i1 %settled, label %leave, label %ask
 ask:
   %prepare.at = getelementptr i8, ptr @words, i64 $prepare_word$
   %prepare = load ptr, ptr %prepare.at
   call void %prepare()
-  %status.again = call i32 %kernel(ptr %record)
-  br label %leave
+  %made.next = add i64 %made, 1
+  br label %attempt
 leave:
-  %outcome = phi i32 [ 0, %work ], [ %status.again, %ask ]
-  %held = load i64, ptr %block
+  br i1 %bare, label %say, label %give.back
+give.back:
+  %held = load i64, ptr %mine
   %huge = icmp ugt i64 %held, $keep$
   br i1 %huge, label %discard, label %put
 put:
-  %p = phi i64 [ 0, %leave ], [ %p.next, %put.next ]
+  %p = phi i64 [ 0, %give.back ], [ %p.next, %put.next ]
   %put.at = getelementptr i64, ptr %blocks, i64 %p
-  %in = cmpxchg ptr %put.at, i64 0, i64 %block.word release monotonic
+  %in = cmpxchg ptr %put.at, i64 0, i64 %mine.word release monotonic
   %done = extractvalue { i64, i1 } %in, 1
   br i1 %done, label %say, label %put.next
 put.next:
@@ -300,11 +311,10 @@ put.next:
   %room = icmp ult i64 %p.next, $slots$
   br i1 %room, label %put, label %discard
 discard:
-  call void @free(ptr %block)
+  call void @free(ptr %mine)
   br label %say
 say:
-  %all.computed = icmp eq i32 %outcome, 0
-  br i1 %all.computed, label %nothing, label %fail.internal
+  br i1 %computed, label %nothing, label %fail.internal
 
 fail.invalid:
   %reason = phi ptr [ %wrong.count.at, %count ],

@@ -16,6 +16,7 @@ from convgrad.codegen.module import CALL_FIELDS, VERDICT, KernelModule, Stage
 
 ENTRY = "convgrad_run"  # `int convgrad_run(record)`
 DONE, LACKING = 0, -1  # what it returns: all is computed; or the fallback is needed and the cell is empty
+MOST_FALLBACKS = 2  # of a kernel: one that it falls back to, and one that that falls back to
 CELL_OF = "convgrad_fallback"  # `void *convgrad_fallback(void)`: where the cell is, in kernels that have one
 RECORD_FIELDS = (
     *CALL_FIELDS,

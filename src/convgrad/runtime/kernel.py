@@ -102,7 +102,7 @@ class Kernel:
             self._fall_back(x, w, y, bias)
 
     def prepare(self) -> Kernel:
-        """The fallback: from disk, else compiled, once. From then on calls find it, and none returns LACKING."""
+        """The fallback: from disk, else compiled, once. From then on calls find it."""
         if self._fallback is None:
             with jit.LOCK:
                 if self._fallback is None:
@@ -111,6 +111,14 @@ class Kernel:
                     ctypes.c_void_p.from_address(self._cell).value = made.address  # last: whoever reads it may call
                     self._fallback = made
         return self._fallback
+
+    def prepare_next(self) -> None:
+        """For a compiled caller that was told LACKING: the fallback or, if that is there, the one that it has."""
+        made = self._fallback
+        if made is None:
+            self.prepare()
+        elif made._make_fallback is not None:
+            made.prepare()
 
     def _fall_back(self, x: int, w: int, y: int, bias: int) -> None:
         """What this kernel could not compute, by the fallback that was not there.
@@ -185,12 +193,15 @@ def _build(kind: str, problem: Any, machine: Machine, lower: Callable[[], Kernel
         objects = jit.compile_ir(driver.with_driver(module, machine.triple), machine)
         what = str(problem) if kind == "kernel" else f"{kind} of: {problem}"
         entry = cache.Entry(objects, _notes(what, machine, module))
-    again = partial(_build, "fallback", problem, machine, module.fallback.lower, variant) if module.fallback else None
+    other = "fallback" if kind == "kernel" else f"fallback of {kind}"
+    again = partial(_build, other, problem, machine, module.fallback.lower, variant) if module.fallback else None
     kernel = Kernel(
         problem, module, entry.objects, seconds=time.perf_counter() - start, from_disk=from_disk, make_fallback=again
     )
     if not from_disk:
         cache.write(key, entry)
+    if module.fallback and module.fallback.at_once:
+        kernel.prepare()
     return kernel
 
 
@@ -214,7 +225,7 @@ def _notes(what: str, machine: Machine, module: KernelModule) -> dict[str, Any]:
     }
 
 
-_OF_FALLBACK = ("after", "replaces", "most_tasks", "shared_bytes", "scratch_bytes")
+_OF_FALLBACK = ("after", "replaces", "at_once", "most_tasks", "shared_bytes", "scratch_bytes")
 
 
 def _module_of(entry: cache.Entry, lower: Callable[[], KernelModule]) -> KernelModule | None:

@@ -144,6 +144,18 @@ class Isa:
         zero = Value(type_, "zeroinitializer")
         return b.call(type_, f"llvm.masked.load.{_suffix(type_)}.p0", address, Value("i32", str(align)), mask, zero)
 
+    def load_apart(self, b: Builder, dtype: str, address: Value, step: int, lanes: int, mask: Value) -> Value:
+        """Numbers `step` apart, in the lanes of a mask; zero in the others, of which nothing is read."""
+        kind, size = STORAGE[dtype], BYTES[dtype]
+        stored = vector_of(lanes, kind)
+        if step == 1:
+            return self._widen(b, dtype, self.load_masked(b, stored, address, size, mask))
+        offsets = "<" + ", ".join(f"i64 {lane * step * size}" for lane in range(lanes)) + ">"
+        places = b.emit(vector_of(lanes, "ptr"), f"getelementptr i8, {address}, <{lanes} x i64> {offsets}")
+        name = f"llvm.masked.gather.{_suffix(stored)}.v{lanes}p0"
+        zero = Value(stored, "zeroinitializer")
+        return self._widen(b, dtype, b.call(stored, name, places, Value("i32", str(size)), mask, zero))
+
     def _widen(self, b: Builder, dtype: str, raw: Value) -> Value:
         if dtype == "bf16":
             return bfloat_to_float(b, raw)
