@@ -30,7 +30,10 @@ import convgrad.codegen.copying as copying
 import convgrad.codegen.data as data
 import convgrad.codegen.finish as finish
 import convgrad.codegen.flat as flat
+import convgrad.codegen.guard as guard
 import convgrad.codegen.input_slab as input_slab
+import convgrad.codegen.inside as inside
+import convgrad.codegen.inside_data as inside_data
 import convgrad.codegen.isa.base as isa
 import convgrad.codegen.lower as lower
 import convgrad.codegen.matrix_data as matrix_data
@@ -46,7 +49,7 @@ import convgrad.runtime.driver as driver
 import convgrad.runtime.memory as memory
 import convgrad.runtime.pool_ir as pool_ir
 from convgrad.arrays import call as calls
-from convgrad.codegen.ir_module import constant
+from convgrad.codegen.ir_module import Value, constant
 from convgrad.codegen.tap_sums import TapSums
 from convgrad.runtime import set_num_threads
 
@@ -96,6 +99,11 @@ def _dropped_tail(plain, self, b, src, dst, dim):
 def _ends_early(plain, *args):
     first, last = plain(*args)
     return first, _builder(args).sub(last, 1)
+
+
+def _begins_early(plain, self, b):
+    first, last = plain(self, b)
+    return b.sub(first, 1), last
 
 
 def _begins_late(plain, *args):
@@ -219,6 +227,10 @@ def _on_tiles(case: Case) -> bool:
     return case.isa == "amx_emulated" and case.dtype != "f64"
 
 
+def _on_vectors(case: Case) -> bool:
+    return case.special > 0 and case.isa != "amx_emulated"
+
+
 def _strided(case: Case) -> bool:
     return case.op in ("ConvTranspose", "ConvolutionBackwardData") and max(case.attributes["strides"]) > 1
 
@@ -316,6 +328,20 @@ MUTANTS = {
     "slabs of weights filled up with anything": Mutant(
         "the same where weights are solved for", _all(nothing(matrix_weights, "emit_zero"), nothing(flat, "emit_zero")),
         like=lambda c: _on_tiles(c) and _solves_weights(c),
+    ),
+    "infinities overlooked": Mutant(
+        "no kernel but those on tiles finds its numbers special",
+        _all(*(wrap(guard, name, lambda *_: Value("i1", "false")) for name in ("any_nan", "any_not_finite"))),
+        like=_on_vectors,
+    ),
+    "old weights lost": Mutant(
+        "where weights are computed again, they are added to what was written first",
+        wrap(inside.Inside, "write", lambda plain, self, x, to, _, *others: plain(self, x, to, None, *others)),
+        like=lambda c: _on_vectors(c) and c.accumulate and _solves_weights(c),
+    ),
+    "a product too many": Mutant(
+        "results that are computed again begin with a tap before the first in the image",
+        wrap(inside_data._Spot, "met", _begins_early), like=_on_vectors,
     ),
     "attributes left out": Mutant(
         "calls that differ in attributes share a record", lambda: setattr(calls, "dumps", lambda *_: b""), threads=True

@@ -249,6 +249,20 @@ print(before > 0, len(texts) - before, int(np.isfinite(np.asarray(bad, np.float3
     assert found.stdout.split() == ["True", "1", str(2 * 7 * 7 * 24 - 9 * 24)]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_infinite_weights_reach_no_result_by_way_of_the_padding(dtype, rng):
+    """bf16 may take two more kernels for that, which are made one after the other."""
+    x, w = np.ones((1, 8, 9, 20), numpy_dtype(dtype)), np.ones((3, 3, 20, 24), numpy_dtype(dtype))
+    w[0, 1, 4, 5] = np.inf
+    program = jax.jit(lambda x, w: cj.convolution(x, w, pads_begin=[1, 1], pads_end=[1, 1]))
+    for _ in range(2):
+        found = np.asarray(program(x, w), np.float32)
+        assert not np.isnan(found).any()
+        wanted = np.zeros(found.shape, bool)
+        wanted[:, 1:, :, 5] = True
+        np.testing.assert_array_equal(np.isinf(found), wanted)
+
+
 def test_workspace_is_used_again(rng):
     """A few blocks serve any number of calls, and are given back between them."""
     x, w = cases.integers(rng, (2, 40, 40, 32)), cases.integers(rng, (3, 3, 32, 32))

@@ -109,9 +109,10 @@ def _code(job: work.Job, machine: Machine, args: argparse.Namespace) -> dict[str
     module = lower(plans[_used(job, machine, len(plans), args.variant)])
     comment = ";" if args.ir else "#"
     text = f"{comment} {job.op}: {job.problem}\n{comment} {machine}\n{_text(module, machine, args)}"
-    if module.fallback:
-        text += f"\n\n{comment} another kernel, compiled when numbers that pieces of bf16 cannot stand for need it\n"
-        text += _text(module.fallback.lower(), machine, args)
+    while module.fallback:
+        module = module.fallback.lower()
+        text += f"\n\n{comment} another kernel, compiled when there are numbers that this one is not for\n"
+        text += _text(module, machine, args)
     return {"operation": job.op, "problem": str(job.problem), "text": text}
 
 

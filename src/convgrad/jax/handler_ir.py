@@ -282,17 +282,17 @@ enter:
   %mine.word = ptrtoint ptr %mine to i64
   br label %attempt
 attempt:
-  %made = phi i64 [ 0, %enter ], [ %made.next, %ask ]
+  %prepared = phi i64 [ 0, %enter ], [ %prepared.next, %ask ]
   %status = call i32 %kernel(ptr %record)
   %computed = icmp eq i32 %status, 0
-  %all.made = icmp eq i64 %made, $most_fallbacks$
-  %settled = or i1 %computed, %all.made
+  %all.prepared = icmp eq i64 %prepared, $most_fallbacks$
+  %settled = or i1 %computed, %all.prepared
   br i1 %settled, label %leave, label %ask
 ask:
   %prepare.at = getelementptr i8, ptr @words, i64 $prepare_word$
   %prepare = load ptr, ptr %prepare.at
   call void %prepare()
-  %made.next = add i64 %made, 1
+  %prepared.next = add i64 %prepared, 1
   br label %attempt
 leave:
   br i1 %bare, label %say, label %give.back

@@ -85,7 +85,7 @@ def _of_weights(p: ConvProblem, *, along_windows: bool) -> Guard | None:
     keeps = p.accumulate and bool(p.bias_gradient or COPIED_FOR * prod(p.shapes["w"]) <= sum(b.size for b in given))
     if p.accumulate and not keeps:
         return Guard(before=given)
-    return Guard(after=_of_one_channel(p, along_windows=along_windows), keeps_weights=keeps)
+    return Guard(after=_of_one_channel(p, along_windows=along_windows), if_also=given, keeps_weights=keeps)
 
 
 def _of_one_channel(p: ConvProblem, *, along_windows: bool) -> tuple[Box, ...]:
