@@ -11,10 +11,13 @@ import pytest
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import altered, check, check_plan, random_problem
 from codegen.test_kernels import W, Y, problem_of
+from convgrad.codegen import ahead
 from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
 from convgrad.codegen.lower import lower
+from convgrad.codegen.tap_sums import walks_along_channels
 from convgrad.plan import data, weights
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.data import DataPlan
 from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.weights import WeightsPlan
@@ -102,6 +105,25 @@ def test_fetching_the_next_slab_and_weights_changes_no_output(monkeypatch, isa, 
     assert INTO_L2.search(lower(choose(problem, machine_for(isa))).ir)
     check(problem, isa)
     check(problem, isa, alter=1)
+
+
+@each_isa
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("channels", [(70, 90), (256, 64)])
+def test_tiles_of_one_tap_fetch_along_channels(monkeypatch, isa, dtype, channels):
+    """Of 16 bits: a few lines of each tile would leave most of the next slab to be waited for."""
+    problem = problem_of(
+        Y, (30, 40), (30, 40), (1, 1), channels=channels, batch=2, layout="NXC", dtype=dtype, out_dtype=dtype
+    )
+    monkeypatch.setattr(data, "KEPT_BYTES", 0)
+    monkeypatch.setattr(ahead, "AT_ONCE", 0)
+    plan = next(plan for plan in variants(problem, machine_for(isa)) if type(plan) is DataPlan and not plan.pixels)
+    assert walks_along_channels(plan)
+    assert not walks_along_channels(replace(plan, problem=replace(problem, dtype="f32", out_dtype="f32")))
+    in_sums = re.split(r"\nk\.body\d+:", lower(plan).ir)[1:]  # what follows the head of a loop over channels
+    assert any(INTO_L2.search(loop.split("br i1")[0]) for loop in in_sums)
+    check_plan(problem, plan, machine_for(isa))
+    check_plan(problem, altered(plan, np.random.default_rng(1)), machine_for(isa))
 
 
 @pytest.mark.parametrize("seed", [*range(14), 17, 42])  # the last two: windows that meet no output

@@ -185,6 +185,14 @@ def test_large_tensors_are_asked_for_ahead(unknown):
 
 
 @pytest.mark.parametrize("unknown", Unknown)
+def test_tiles_of_16_bits_are_higher_since_what_they_share_is_converted_for_each(unknown):
+    axes = ((56, 56), (56, 56), (3, 3), (1, 1), (1, 1), (1, 1))
+    rows = {dtype: rows_plan(problem_of(unknown, axes, dtype=dtype, out_dtype=dtype)).rows for dtype in ("f32", "f16")}
+    assert rows["f16"] > rows["f32"]
+    check(problem_of(unknown, axes, dtype="f16", out_dtype="f16"), ISA, low=True)
+
+
+@pytest.mark.parametrize("unknown", Unknown)
 def test_what_slabs_serve_better(unknown):
     """Sums in memory already, many taps, a single axis, vectors shorter than a cache line."""
     axes = ((30, 30), (30, 30), (3, 3), (1, 1), (1, 1), (1, 1))

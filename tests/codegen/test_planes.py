@@ -73,3 +73,23 @@ def test_planes_exactly(isa, unknown):
             check(problem, isa, variant=variant, seed=seed, low=bool(seed % 2), alter=seed if seed % 3 else None)
             tried += 1
     assert tried > 10
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+def test_whole_tiles_of_16_bits_are_written_from_registers(isa, dtype, stride):
+    """And parts of tiles by way of memory: rows that fill tiles, and longer ones."""
+    for columns in (64, 70):
+        x, y = (stride * 12, stride * columns), (12, columns)
+        shapes = {"x": (2, 3, 1, *x), "w": (3, 1, 1, 3, 3), "y": (2, 3, 1, *y)}
+        dense = {f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()}
+        problem = ConvProblem(
+            unknown=Unknown.X, batch=2, groups=3, x_channels=1, y_channels=1, x_extent=x, y_extent=y, taps=(3, 3),
+            stride=(stride, stride), dilation=(1, 1), pad_low=(1, 1), dtype=dtype, out_dtype=dtype, **dense,
+        )  # fmt: skip
+        variant = plane_variant(problem, isa)
+        plan = list(variants(problem, machine_for(isa)))[variant]
+        assert plan.direct_if_whole
+        assert not plan.direct
+        check(problem, isa, variant=variant, low=True)

@@ -287,6 +287,13 @@ def test_many_channels_are_packed_side_by_side_in_either_layout(unknown):
     assert not choose(apart, machine_for("avx512")).pixel_major
 
 
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_16_bits_are_not_turned_where_channels_lie_together(dtype):
+    """As of f32, which is read in place there."""
+    problem = problem_of(Unknown.Y, channels=(256, 64), image=56, windows=56, taps=1, batch=4, nxc=True)
+    assert not choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for("avx2")).pixels
+
+
 def test_small_images_are_tiled_across_the_batch():
     """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs."""
     sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4}

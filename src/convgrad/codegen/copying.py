@@ -17,6 +17,7 @@ from convgrad.codegen.interleaved_copies import InterleavedCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.results import Run, rounds_together, store_exactly
 from convgrad.codegen.splitting import Pieces
 from convgrad.codegen.squares import Dim, Squares
 
@@ -104,6 +105,11 @@ class Copy:
     def square_room(self) -> Value | None:
         """Memory for one, if there is some."""
         return self.pieces.room if self.pieces is not None else None
+
+    @property
+    def stores_together(self) -> bool:
+        """Whether vectors that are stored together take less than one by one."""
+        return rounds_together(self.dst_dtype) and not self.accumulate and self.pieces is None
 
     @property
     def streams(self) -> bool:
@@ -204,8 +210,15 @@ class Copy:
         def streamed(i: Index, _: object) -> None:
             self.isa.stream(b, self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes), self.dst_at(b, dst, i))
 
+        def two(i: Index, _: object) -> None:
+            places = (b.add(i, n * lanes) for n in range(2))
+            values = [self.isa.load(b, self.src_dtype, self.src_at(b, src, place), lanes) for place in places]
+            store_exactly(b, self.isa, self.dst_dtype, [Run(values, self.dst_at(b, dst, i))])
+
         def all_whole() -> None:
-            b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="vector")
+            pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes) if self.stores_together else 0
+            b.loop(0, pairs, two, step=2 * lanes, name="vectors")
+            b.loop(pairs, whole, lambda i, _: vector(i), step=lanes, name="vector")
 
         def all_streamed() -> None:
             b.loop(0, whole, streamed, step=lanes, name="stream")

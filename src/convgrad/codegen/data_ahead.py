@@ -11,7 +11,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.lanes import first_group
 from convgrad.codegen.stages import Places
-from convgrad.codegen.tap_sums import paces
+from convgrad.codegen.tap_sums import paces, walks_along_channels
 from convgrad.dtypes import SIZES
 from convgrad.plan.data import DataPlan
 
@@ -82,6 +82,8 @@ class DataAhead:
     def _ahead(self, lines: Lines, sweeps: int) -> Ahead:
         """Lines for the tiles of so many sweeps to fetch."""
         steps = max(1, paces(self.plan)[0] * self.plan.runs)  # none, where no window meets an output
+        if walks_along_channels(self.plan):
+            steps = self.plan.i_block
         return Ahead((lines,), steps, sweeps * self.tiles, MOST_LINES)
 
     def _slab_lines(self) -> Lines:

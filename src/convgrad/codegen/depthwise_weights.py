@@ -151,7 +151,7 @@ class DepthwiseSums(SumsStage):
         """A vector of lanes, or those that are left; or one number for all of them."""
         plan, dtype = self.plan, self.plan.problem.dtype
         if not plan.vectors_of(name):
-            return self.isa.splat(b, self.isa.load(b, dtype, address), plan.lanes)
+            return self.isa.load_in_all(b, dtype, address, plan.lanes)
         left = None
         if plan.all_lanes % plan.lanes:
             left = index(b.minimum(b.sub(plan.all_lanes, spot.lane), plan.lanes))

@@ -208,7 +208,8 @@ class PlaneOutputs:
         width = plan.width * axis.out_step
         count = width if axis.out_extent % width == 0 else b.minimum(b.sub(axis.out_extent, start), width)
         rows_of_phases = [[of_phase[r * plan.vectors :][: plan.vectors] for of_phase in sums] for r in range(plan.rows)]
-        if not plan.direct:
+
+        def by_buffer() -> None:
             buffer = b.at(at.scratch, self.tile_start, "i8")
             vectors = [value for row in rows_of_phases for every in zip(*row, strict=True)
                        for value in gathered(b, self.isa, [*every])]  # fmt: skip
@@ -216,9 +217,8 @@ class PlaneOutputs:
                 self.isa.store(b, plan.compute, value, b.at(buffer, place * plan.lanes, self.kind))
             dims = [Dim(rows, width, row_step), Dim(count, 1, step)]
             self.write.emit(b, buffer, target, dims)
-            return
 
-        def runs() -> Iterator[Run]:
+        def runs(rows: Index = rows, count: Index = count) -> Iterator[Run]:
             for r, phases in enumerate(rows_of_phases):
                 if isinstance(rows, int) and r >= rows:
                     return
@@ -232,4 +232,17 @@ class PlaneOutputs:
                     place = b.at(address, first, STORAGE[p.out_dtype])
                     yield Run(pair, place, b.sub(count, first), in_turn=True, wanted=wanted)
 
-        store_runs(b, self.isa, p.out_dtype, runs())
+        if plan.direct:
+            store_runs(b, self.isa, p.out_dtype, runs())
+            return
+        if not plan.direct_if_whole:
+            by_buffer()
+            return
+        missing = b.sub((plan.rows + 1) * width, b.add(b.mul(rows, width), count))
+        if missing == 0:
+            store_runs(b, self.isa, p.out_dtype, runs(plan.rows, width))
+        elif isinstance(missing, int):
+            by_buffer()
+        else:
+            whole = b.compare("eq", missing, 0)
+            b.either(whole, lambda: store_runs(b, self.isa, p.out_dtype, runs(plan.rows, width)), by_buffer)

@@ -1,9 +1,9 @@
 """Vectors of results, several at a time: how they are rounded to 16 bits, put in order and stored.
 
-bf16 is rounded by integers, five instructions a vector and what it takes to halve it. Where the processor rounds, it
-does so in one for two vectors, but takes denormals for zeros and leaves of a NaN what it likes. So all that it makes is
-looked at before it is stored, three instructions for two vectors: where a result is zero or NaN the sums are looked at,
-too, and a NaN or a denormal sends all of them the long way.
+bf16 is rounded by integers, three instructions a vector, and the upper halves of two vectors become one. Where the
+processor rounds, it does so in one for two vectors, but takes denormals for zeros and leaves of a NaN what it likes. So
+all that it makes is looked at before it is stored, three instructions for two vectors: where a result is zero or NaN
+the sums are looked at, too, and a NaN or a denormal sends all of them the long way.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
-from convgrad.codegen.isa.conversions import rounded_to_bfloat
+from convgrad.codegen.isa.conversions import float_to_bfloat, rounded_to_bfloat
 
 IN_TURN = (1, 2, 4)  # vectors of a run
 TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many
@@ -36,16 +36,24 @@ class Run:
     wanted: Value | None = None  # an i1, whether the run is stored at all
 
 
-def rounds_together(isa: Isa, dtype: str) -> bool:
+def rounds_together(dtype: str) -> bool:
     """Whether vectors that are stored together take less than one by one."""
-    return dtype == "bf16" and isa.bfloat
+    return dtype == "bf16"
+
+
+def store_exactly(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
+    """Round and store all of them, whatever they are; bf16 by integers."""
+    if rounds_together(dtype):
+        _store_by_integers(b, isa, runs)
+        return
+    for run in runs:
+        _store(b, run, lambda run: _store_vectors(b, isa, dtype, run))
 
 
 def store_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
-    """Round and store all of them."""
-    if not rounds_together(isa, dtype):
-        for run in runs:
-            _store(b, run, lambda run: _store_exactly(b, isa, dtype, run))
+    """Round and store all of them, most of which are ordinary numbers."""
+    if not (rounds_together(dtype) and isa.bfloat):
+        store_exactly(b, isa, dtype, runs)
         return
     runs = [_here(b, run) for run in runs]
     some: list[Run] = []
@@ -71,20 +79,63 @@ def _store(b: Builder, run: Run, store: Callable[[Run], None]) -> None:
             store(run)
 
 
-def _store_exactly(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
-    """By integer arithmetic, or what the instruction set has for other types."""
-    if run.in_turn and dtype == "bf16":
-        words = [_word_of_pair(b, *run.vectors[n : n + 2]) for n in range(0, len(run.vectors), 2)]
-        for number, pairs in enumerate(gathered(b, isa, words) if len(words) > 1 else words):
-            numbers = b.cast("bitcast", pairs, vector_of(2 * lanes_of(pairs), "i16"))
-            _store_words(b, isa, numbers, run, number * lanes_of(numbers))
-        return
+def _store_vectors(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
+    """As the instruction set converts them, one by one."""
     vectors = gathered(b, isa, list(run.vectors)) if run.in_turn else run.vectors
     for number, value in enumerate(vectors):
         place = number * lanes_of(value)
         count = _left(b, run.room, place, lanes_of(value))
         if count is None or count.text != "0":
             isa.store(b, dtype, value, b.at(run.address, place, STORAGE[dtype]), count)
+
+
+def _store_by_integers(b: Builder, isa: Isa, runs: Iterable[Run]) -> None:
+    """bf16, two vectors at a time, of one run or the last of one and the first of the next."""
+    waiting: Run | None = None  # whose last vector has no partner yet
+
+    def finish(run: Run, last: Value | None) -> None:
+        """All of a run: `last` is its last vector of bf16, if that became one together with another run's."""
+        whole = run.vectors[: len(run.vectors) - (last is not None)]
+        if whole:
+            _store(b, replace(run, vectors=whole), lambda run: _store_pairs(b, isa, run))
+        if last is not None:
+            place = len(whole) * lanes_of(last)
+            _store(b, run, lambda run: _store_words(b, isa, last, run, place))
+
+    for run in runs:
+        if run.in_turn or len(run.vectors) % 2 == 0:
+            finish(run, None)
+        elif waiting is None:
+            waiting = run
+        else:
+            lanes = lanes_of(run.vectors[0])
+            words = _halves(b, waiting.vectors[-1], run.vectors[-1])
+            for n, one in enumerate((waiting, run)):
+                finish(one, shuffle(b, words, words, list(range(n * lanes, (n + 1) * lanes))))
+            waiting = None
+    if waiting is not None:
+        finish(waiting, None)
+
+
+def _store_pairs(b: Builder, isa: Isa, run: Run) -> None:
+    """bf16 of one run, by integer arithmetic."""
+    if run.in_turn:
+        words = [_word_of_pair(b, *run.vectors[n : n + 2]) for n in range(0, len(run.vectors), 2)]
+        for number, pairs in enumerate(gathered(b, isa, words) if len(words) > 1 else words):
+            numbers = b.cast("bitcast", pairs, vector_of(2 * lanes_of(pairs), "i16"))
+            _store_words(b, isa, numbers, run, number * lanes_of(numbers))
+        return
+    for n in range(0, len(run.vectors), 2):
+        two = run.vectors[n : n + 2]
+        words = _halves(b, *two) if len(two) > 1 else float_to_bfloat(b, two[0])
+        _store_words(b, isa, words, run, n * lanes_of(two[0]))
+
+
+def _halves(b: Builder, low: Value, high: Value) -> Value:
+    """Both as bf16, exactly, side by side."""
+    lanes = 2 * lanes_of(low)
+    words = [b.cast("bitcast", rounded_to_bfloat(b, value), vector_of(lanes, "i16")) for value in (low, high)]
+    return shuffle(b, words[0], words[1], list(range(1, 2 * lanes, 2)))
 
 
 def _store_checked(b: Builder, isa: Isa, runs: list[Run]) -> None:
@@ -109,7 +160,7 @@ def _store_checked(b: Builder, isa: Isa, runs: list[Run]) -> None:
 
     def exactly() -> None:
         for run in runs:
-            _store(b, run, lambda run: _store_exactly(b, isa, "bf16", run))
+            _store(b, run, lambda run: _store_pairs(b, isa, run))
 
     b.either(special, exactly, fast)
 

@@ -51,7 +51,7 @@ class PhasesTile(Tile):
             ([tile[(channel + phase) * columns + v] for phase in range(self.phases)], self.c_rows[channel] + place, v)
             for channel in range(0, len(self.rows), self.phases) for v, place in enumerate(self.c_columns)
         ]  # fmt: skip
-        if rounds_together(self.isa, dtype) and self.phases in IN_TURN:
+        if rounds_together(dtype) and self.phases in IN_TURN:
             rooms = (None if self.rest is None else self.rest - self.phases * self._along(v) for *_, v in runs)
             store_runs(b, self.isa, dtype, (
                 Run(parts, b.at(c, there, STORAGE[dtype]), room, self.phases > 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.results import Run, store_exactly
 
 if TYPE_CHECKING:
     from convgrad.codegen.copying import Copy
@@ -268,6 +269,10 @@ class Squares:
         copy, lines = self.copy, self._lines(b, square.dst, square.dst_step, STORAGE[self.copy.dst_dtype])
 
         def store() -> None:
+            if copy.stores_together:
+                runs = (Run([value], line) for value, line in zip(values, lines, strict=True))
+                store_exactly(b, copy.isa, copy.dst_dtype, runs)
+                return
             for value, line in zip(values, lines, strict=True):
                 copy.store(b, value, line)
 

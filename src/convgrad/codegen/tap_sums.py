@@ -9,6 +9,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.reduction import Part, Reduction
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.data import DataPlan
 
@@ -31,6 +32,7 @@ class TapSums:
 
     def __init__(self, plan: DataPlan, b: Builder, channels: Index, paces: list[int]):
         self.plan, self.b, self.channels, self.paces = plan, b, channels, paces
+        self.channel_pace = int(paces[0] > 0 and walks_along_channels(plan))
         self.strides = _tap_strides(plan)  # of the weights, per axis
         self.channel_stride = weights_steps(plan)[2] if plan.reads_weights else plan.width  # likewise
 
@@ -99,7 +101,7 @@ class TapSums:
         if plan.spread:
             return list(taps)
         if plan.runs == 1:
-            return [*taps, self.reduction(0, self.channels, step, self.channel_stride)]
+            return [*taps, self.reduction(0, self.channels, step, self.channel_stride, self.channel_pace)]
         run = plan.channel_unit
         count = b.floor_div(self.channels, run)
         of_run = run * self.channel_stride if plan.reads_weights else plan.panel // plan.runs
@@ -119,6 +121,15 @@ def paces(plan: DataPlan) -> list[int]:
         steps.insert(0, pace if count > 1 else 0)
         pace *= count
     return [pace, *steps]
+
+
+def walks_along_channels(plan: DataPlan) -> bool:
+    """Whether steps of a walk are channels, for lack of others, and a few lines for each tile are not enough.
+
+    Of 16 bits that are widened, since f32 is read in place where this matters most; in sums that this module orders.
+    """
+    widened = SIZES[plan.problem.dtype] < plan.packed_bytes
+    return widened and paces(plan)[0] * plan.runs == 1 and plan.fetches_slab and not (plan.pixels or plan.spread)
 
 
 def _tap_strides(plan: DataPlan) -> list[int]:

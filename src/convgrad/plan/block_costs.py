@@ -183,10 +183,13 @@ def _far_runs(plan: DataPlan, *, given: bool) -> float:
 
 
 def _written_bytes(plan: DataPlan) -> int:
-    """Of the output that lies between what a task writes, were channels innermost: a few of them at a time."""
+    """Of the output that lies between what a task writes, were channels innermost: a few of them at a time.
+
+    As if they were f32: smaller parts of lines are as many.
+    """
     p = plan.problem
     strides = p.y_strides if plan.solves_y else p.x_strides
-    return SIZES[p.out_dtype] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
+    return SIZES[plan.compute] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
 
 
 def _overflow(size: int, room: int) -> float:

@@ -11,12 +11,13 @@ from convgrad.plan.axes import gather_axes, in_pairs
 from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_costs import MOST_PHASES, even_rows
-from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large, run_bases, whole_vectors
+from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_large, is_narrow, run_bases, whole_vectors
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 
 MOST_ROWS, MOST_WINDOW_ROWS = 8, 5  # of outputs and of windows, in a tile
+MOST_NARROW_ROWS, MOST_NARROW_WINDOW_ROWS = 14, 10  # of 16 bits, which are converted for every tile that meets them
 MOST_TAPS = 49  # beyond these masks and weights cost more than slabs
 MOST_SLID = 25  # where a row is one vector, of which the others are made
 MOST_COLUMNS = 9  # taps of a row
@@ -57,11 +58,12 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
         block=(*outer, row.count, width), run=1, masks=True, fetches=("x", "y") if is_large(p) else (),
     )  # fmt: skip
     found = []
-    for rows in even_rows(row.count, MOST_ROWS):
+    for rows in even_rows(row.count, MOST_NARROW_ROWS if is_narrow(p) else MOST_ROWS):
         whole = -(-row.count // rows) * rows
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         written, cycles = _data_cycles(one)
-        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not _is_spread(one):
+        many = one.sums > MOST_NARROW_ROWS and rows > MOST_ROWS  # of several phases, which do not stay in registers
+        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or _is_spread(one)):
             found.append((cycles, one))
     if found:
         cycles, best = min(found, key=lambda candidate: candidate[0])
@@ -164,7 +166,7 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
         rows=1, slid=(), block=(1, width), chunks=1, run=1, fetches_ahead=is_large(p),
     )  # fmt: skip
     found = []
-    for rows in even_rows(row.windows, MOST_WINDOW_ROWS):
+    for rows in even_rows(row.windows, MOST_NARROW_WINDOW_ROWS if is_narrow(p) else MOST_WINDOW_ROWS):
         whole = -(-row.windows // rows) * rows
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         bases = run_bases(inner.stride, p.dtype, plan.column_offsets)

@@ -15,7 +15,7 @@ from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_row_data import row_data_candidates
-from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_PLANES
+from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import reads_in_place
 from convgrad.plan.kinds import as_kind
@@ -117,8 +117,9 @@ class DataCandidates:
         )
         scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
         apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
-        packed = (scattered if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
-        unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK)
+        narrow = TURN_NARROW if taps == 1 and problem.dtype != self.base.compute else 0.0
+        packed = (scattered + narrow if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
+        unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK) + narrow
         cost = self.elements_in * packed
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))

@@ -90,8 +90,17 @@ class PlaneDataPlan:
     @property
     def direct(self) -> bool:
         """Whether results are written right from registers."""
+        return self.masks and self._lie_together
+
+    @property
+    def direct_if_whole(self) -> bool:
+        """Whether those of whole tiles are, without masks: 16 bits, that take longer to be written piece by piece."""
+        return self._lie_together and SIZES[self.problem.out_dtype] < SIZES[self.compute]
+
+    @property
+    def _lie_together(self) -> bool:
         p = self.problem
-        return self.masks and not p.accumulate and p.strides[self.solved][-1] == 1 and self.axes[-1].out_step <= 2
+        return not p.accumulate and p.strides[self.solved][-1] == 1 and self.axes[-1].out_step <= 2
 
     @property
     def runs(self) -> int:

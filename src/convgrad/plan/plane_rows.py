@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.dtypes import SIZES
+from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import Phase
 from convgrad.plan.plane_data import PlaneDataPlan, phases_together
 from convgrad.plan.plane_weights import PlaneWeightsPlan
@@ -19,6 +19,11 @@ AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is
 def is_large(p: ConvProblem, most: int = AHEAD_FROM) -> bool:
     """Whether x and y take more than so many bytes, and memory is worth asking for before it is read."""
     return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > most
+
+
+def is_narrow(p: ConvProblem) -> bool:
+    """Whether numbers are converted when they are read."""
+    return p.dtype != COMPUTE[p.dtype]
 
 
 def bytes_ahead(size: int) -> int:

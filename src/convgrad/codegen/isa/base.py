@@ -78,6 +78,12 @@ class Isa:
         """
         return self._widen(b, dtype, self.load_bits(b, dtype, address, lanes, count, mask))
 
+    def load_in_all(self, b: Builder, dtype: str, address: Value, lanes: int) -> Value:
+        """A number, in every lane; those of 16 bits are broadcast as they are stored, by the load, and then widened."""
+        if dtype in ARITHMETIC or not self.assembly or lanes != self.lanes("f32"):
+            return self.splat(b, self.load(b, dtype, address), lanes)
+        return self._widen(b, dtype, self.splat(b, b.load(STORAGE[dtype], address, BYTES[dtype]), lanes))
+
     def load_bits(
         self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None,
         mask: Value | None = None,
@@ -100,7 +106,10 @@ class Isa:
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
         """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
-        self.store_bits(b, self._narrow(b, dtype, value), address, count)
+        raw = self._narrow(b, dtype, value)
+        if dtype == "f16" and self.half and self.assembly and value.type == self.vector("f32"):
+            raw = _apart(b, raw)
+        self.store_bits(b, raw, address, count)
 
     @property
     def streams(self) -> bool:
@@ -249,6 +258,11 @@ def _assembled(
     values = ", ".join(map(str, operands))
     every = b.emit(type_, f'call {type_} asm {effects}"{code.text}", "{code.constraints}"({values}){after}')
     return [b.emit(row, f"extractvalue {every}, {place}") for place in code.places]
+
+
+def _apart(b: Builder, raw: Value) -> Value:
+    """The same bits, of which LLVM does not know that they were converted: vcvtps2ph to memory takes twice as long."""
+    return b.emit(raw.type, f'call {raw.type} asm "", "=v,0"({raw}) memory(none)')
 
 
 def first_lanes(b: Builder, lanes: int, count: Value) -> Value:

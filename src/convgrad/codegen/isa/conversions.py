@@ -18,16 +18,15 @@ def bfloat_to_float(b: Builder, raw: Value) -> Value:
 
 
 def rounded_to_bfloat(b: Builder, value: Value) -> Value:
-    """Bits whose upper half is `value` rounded to nearest; denormals stay what they are, NaN becomes all ones.
+    """Bits whose upper half is `value`, a sum of products of bf16, rounded to nearest; denormals stay what they are.
 
     With the lowest bit that stays or-ed to the lowest of those that go, a tie is above the half if that makes it even.
+    A NaN that came of bf16, or of no NaN at all, has nothing in its lower half: nothing is added to what stays of it.
     """
     bits = b.cast("bitcast", value, like(value, "i32"))
     whole = bits.type
     odd = b.binary("and", b.binary("lshr", bits, constant(whole, 16)), constant(whole, 1))
-    rounded = b.binary("add", b.binary("or", bits, odd), constant(whole, 0x7FFF))
-    nan = b.emit(like(value, "i1"), f"fcmp uno {value}, {value.text}")
-    return b.select(nan, constant(whole, -1), rounded)  # all ones is NaN, too, and costs one instruction
+    return b.binary("add", b.binary("or", bits, odd), constant(whole, 0x7FFF))
 
 
 def float_to_bfloat(b: Builder, value: Value) -> Value:

@@ -101,7 +101,7 @@ class Tile:
 
     def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c."""
-        if rounds_together(self.isa, self.c_dtype):
+        if rounds_together(self.c_dtype):
             store_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
             return
         for value, place in zip(tile, self._at_c(b, c), strict=True):

@@ -53,7 +53,7 @@ class Operands:
             return tile.a_read(b, self.a, offset)
         isa, dtype, address = tile.isa, tile.a_dtype or tile.compute, tile.at_a(b, self.a, offset)
         if not tile.a_vector:
-            return isa.splat(b, isa.load(b, dtype, address), lanes)
+            return isa.load_in_all(b, dtype, address, lanes)
         if tile.groups is None:
             return isa.load(b, dtype, address, lanes, mask=mask)
         wanted = tile.groups.sources(lanes, self.number)
