@@ -100,15 +100,17 @@ class DataPlan(DataSlab):
     def past_caches(self) -> bool:
         """Whether whole cache lines of the output go to memory at once, where the instruction set can.
 
-        Not those that tiles along outputs write in place: a line or two of every channel, planes apart.
+        Not those that tiles along outputs write in place: a line or two of every channel, planes apart. Nor lines that
+        several groups have a part of, each of which is written by a task of its own.
         """
         p = self.problem
         solved = "y" if self.solves_y else "x"
         lines = self.lanes * SIZES[self.compute] == LINE and p.out_dtype == self.compute
         if not lines or p.accumulate or (self.pixels and self.writes_in_place):
             return False
-        batch, _, channel, *spatial = p.strides[solved]
-        aligned = all(step == 1 or step % self.lanes == 0 for step in (batch, channel, *spatial))
+        batch, group, channel, *spatial = p.strides[solved]
+        steps = (batch, channel, *spatial) if self.spread or p.groups == 1 else (batch, group, channel, *spatial)
+        aligned = all(step == 1 or step % self.lanes == 0 for step in steps)
         return aligned and SIZES[p.out_dtype] * prod(p.shapes[solved]) >= PAST_CACHES_BYTES
 
     @property
