@@ -12,6 +12,7 @@ from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0  # of vectors
+SHUFFLES_PER_CYCLE = 1.0  # where they are many; tiles of more rows, which have fewer for each product, spill
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
@@ -22,6 +23,7 @@ UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
 PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
 VECTOR_BYTES = 64  # or less
+PART_ROWS = 1.15  # cycles, as a multiple, of tiles of parts of several rows: those that they read are many streams
 ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
 SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
@@ -175,7 +177,7 @@ def best_spread_tile(
     Neighbours share inputs among `taps` taps in registers; lanes pick theirs by a shuffle, on a port of multiply-adds.
     """
     given, solved = channels
-    best: TileShape | None = None
+    best: tuple[float, TileShape] | None = None
     *outer, inner = counts
     per_vector = lanes // solved
     parts = -(-per_vector * given // lanes)  # vectors that hold the inputs of one
@@ -193,11 +195,13 @@ def best_spread_tile(
             loads = reads * parts + vectors
             tile = (*[1] * len(outer), rows)
             step = _step_cycles(rows * vectors, 0, loads, shuffles=reads * shuffles)
-            cycles = _tiles(counts, tile) * blocks * (depth * step + TILE_OVERHEAD + rows * vectors)
-            if best is None or cycles < best.cycles:
-                best = TileShape(tile, vectors * lanes, cycles)
+            tiles = _tiles(counts, tile) * blocks
+            cycles = tiles * (depth * step + TILE_OVERHEAD + rows * vectors)
+            if best is None or cycles < best[0]:
+                late = max(0.0, reads * shuffles / SHUFFLES_PER_CYCLE - step)
+                best = cycles, TileShape(tile, vectors * lanes, cycles + tiles * depth * late)
     assert best is not None
-    return best
+    return best[1]
 
 
 def best_turned_tile(
@@ -231,6 +235,7 @@ def best_pixel_tile(
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
     crossing = _crossing(axes[-1], lanes)
+    in_parts = axes[-1].in_step == len(axes[-1].phases) == 1  # may tiles be parts of several rows
     rows_read = given * prod(axis.taps for axis in axes[:-1])
     once = all(axis.taps == 1 for axis in axes)
     for width in cuts(solved, registers // 2):
@@ -240,7 +245,10 @@ def best_pixel_tile(
             if vectors > 1 and (vectors - 1) * lanes >= inner:
                 break
             whole = vectors * lanes >= inner
-            for rest in splits(tuple(outer), most // vectors) if whole else [(1,) * len(outer)]:
+            rests = splits(tuple(outer), most // vectors) if whole or in_parts else ()
+            if not whole:
+                rests = [(1,) * len(outer), *(rest for rest in rests if rest[0] == 1 < prod(rest))]
+            for rest in rests:
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
                 far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
@@ -253,6 +261,7 @@ def best_pixel_tile(
                     loads = 1 + (UNALIGNED - 1) * crossing
                     step = _step_cycles(width * columns, width, columns * loads, far * columns)
                 cycles = blocks * _sweep_cycles(axes, tile, given * step, width * columns)
+                cycles *= 1.0 if whole or columns == vectors else PART_ROWS
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None
