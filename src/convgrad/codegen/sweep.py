@@ -121,6 +121,7 @@ class Sweep:
             if not plan.reads_in_place:
                 j = self._shifted(n, j, stop)
             at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
+            at = self.taps.where_met(n, axis, phase, (self.starts[n], j), at)
             taps = self.taps.in_parts if plan.separate_taps else self.taps.written_out
             self._axis(n + 1, taps(n, axis, phase, at))
 
