@@ -123,12 +123,15 @@ class DataCandidates:
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
         along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
-        yield groups * shape.cycles + cost, along_outputs
+        cycles = groups * shape.cycles + cost
         whole = self._planned(shape, i_block=max(1, self.channels_in))
         if taps > 1 and not self.sharing:
-            base = whole_blocks(along_outputs)
-            flat = list(flat_data_candidates(base, groups * shape.cycles + cost, self.machine))
-            yield from flat or row_data_candidates(problem, self.machine, whole)
+            flat = list(flat_data_candidates(whole_blocks(along_outputs), cycles, self.machine))
+            in_place = flat or list(row_data_candidates(problem, self.machine, whole))
+            yield from in_place
+            if prod(shape.tile[1:-1]) > 1 and shape.tile[-1] < axes[-1].count:  # parts of rows, in place if they can be
+                cycles = max([cycles, *(other for other, _ in in_place)])
+        yield cycles, along_outputs
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
             yield cycles + cost, replace(plan, i_block=even_share(self.channels_in, most))
