@@ -45,6 +45,18 @@ class DataPlan(DataSlab):
         """Whether the last block of lanes repeats some channels rather than reach beyond them."""
         return self.writes_in_place or self.reads_weights
 
+    @property
+    def last_lanes(self) -> range | None:
+        """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
+        vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)
+        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        if not along_channels or rest in (0, vectors) or self.out_channels < self.width:
+            return None
+        if self.lanes_begin_early and not self.writes_in_place:
+            return None
+        every = range(0, self.width, self.lanes)
+        return every[vectors - rest :] if self.lanes_begin_early else every[:rest]
+
     # --- results
 
     def span(self, n: int) -> int:

@@ -26,6 +26,7 @@ VECTOR_BYTES = 64  # or less
 PART_ROWS = 1.1  # cycles, as a multiple, of tiles of parts of several rows: those that they read are many streams
 ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
+UNEVEN = 1.05  # cycles, as a multiple, of blocks of lanes of which the last one has fewer vectors
 SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
 MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
 CUTS = 12  # ways to cut an axis that are tried
@@ -112,12 +113,17 @@ def best_tile(
     ]
     useful = solved // lanes if inside else -(-solved // lanes)
     for vectors in range(1, min(max(1, useful), MOST_VECTORS) + 1):
-        blocks = -(-solved // (vectors * lanes))
+        blocks, rest = divmod(-(-solved // lanes), vectors)
+        if dots or not blocks:
+            blocks, rest = -(-solved // (vectors * lanes)), 0
         room = most_rows(registers, vectors)
         for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors, crowded=crowded)):
             rows = prod(tile)
             step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
+            if rest:  # the last block of lanes
+                cycles += visits * given * step_inside(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
+                cycles *= UNEVEN
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
