@@ -216,7 +216,7 @@ class DataStages(InputSlab, Panels):
         if (last := plan.last_lanes) is None:
             sweep()
         else:
-            b.either(b.compare("eq", block, plan.lane_blocks - 1), lambda: sweep(last), sweep)
+            b.either(b.compare("slt", block, plan.lane_blocks - 1), sweep, lambda: sweep(last))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem
