@@ -33,8 +33,8 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     c, k = problem.x_channels, problem.y_channels
     if problem.groups == 1 or not 1 < c < lanes or k == 0 or k > MOST_PARTS * c:
         return
-    if lanes % c and not (machine.lanes_f32 * 4 == LINE and _side_by_side(problem)):
-        return  # parts of vectors are moved under masks, one run at every position
+    if lanes % c and not (lanes >= 2 * c and machine.lanes_f32 * 4 == LINE and _side_by_side(problem)):
+        return  # parts of vectors are moved under masks, one run at every position; a group alone fills lanes elsewhere
     axes = window_axes(problem)
     if any(axis.dilation * (axis.taps - 1) > 2 * axis.windows * axis.stride for axis in axes):
         return  # mostly zeros between

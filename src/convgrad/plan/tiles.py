@@ -241,7 +241,9 @@ def best_pixel_tile(
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
     crossing = _crossing(axes[-1], lanes)
-    in_parts = axes[-1].in_step == len(axes[-1].phases) == 1  # may tiles be parts of several rows
+    in_parts = (
+        axes[-1].in_step == len(axes[-1].phases) == 1
+    )  # may tiles be parts of several rows, of channels that share them
     rows_read = given * prod(axis.taps for axis in axes[:-1])
     once = all(axis.taps == 1 for axis in axes)
     for width in cuts(solved, registers // 2):
@@ -251,7 +253,7 @@ def best_pixel_tile(
             if vectors > 1 and (vectors - 1) * lanes >= inner:
                 break
             whole = vectors * lanes >= inner
-            rests = splits(tuple(outer), most // vectors) if whole or in_parts else ()
+            rests = splits(tuple(outer), most // vectors) if whole or (in_parts and width > 1) else ()
             if not whole:
                 rests = [(1,) * len(outer), *(rest for rest in rests if rest[0] == 1 < prod(rest))]
             for rest in rests:
