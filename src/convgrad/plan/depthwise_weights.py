@@ -85,8 +85,8 @@ class DepthwiseWeightsPlan(WeightsPlan):
 
     @property
     def asks_ahead(self) -> bool:
-        """Whether memory is asked for before it is read; planes are read several times."""
-        return len(self.axes) == 3 and is_large(self.problem, AHEAD_FROM)
+        """Whether memory is asked for before it is read."""
+        return is_large(self.problem, AHEAD_FROM)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
