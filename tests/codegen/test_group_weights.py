@@ -27,7 +27,22 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
     "a row": ((40,), (20,), (5,), (2,), (1,), (2,)),
     "three axes": ((3, 5, 6), (3, 5, 6), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
 }
-GROUPS = ((4, 4, 4), (3, 4, 4), (9, 2, 2), (4, 8, 8), (7, 4, 8), (5, 8, 3), (17, 2, 1), (6, 4, 3))  # x, y of a group
+GROUPS = (
+    (4, 4, 4),
+    (3, 4, 4),
+    (9, 2, 2),
+    (4, 8, 8),
+    (7, 4, 8),
+    (5, 8, 3),
+    (17, 2, 1),
+    (6, 4, 3),
+    (7, 5, 5),
+    (16, 3, 3),
+    (5, 6, 4),
+    (9, 7, 14),
+    (4, 9, 5),
+    (3, 12, 12),
+)  # x, y of a group
 
 
 def problem_of(axes, groups, c, k, *, batch=2, first=False, **more):
@@ -71,7 +86,8 @@ def test_every_border(name, isa):
         problem = problem_of(AXES[name], groups, c, k, first=(seed + len(name)) % 2 > 0, **fields)
         plan = plan_of(problem, isa)
         lanes = machine_for(isa).lanes_f32
-        assert (plan is None) == (c >= lanes or lanes % c > 0 or k > 2 * c)
+        apart = lanes % c > 0 and (isa != "avx512" or (seed + len(name)) % 2 > 0 or 2 * c > lanes)
+        assert (plan is None) == (c >= lanes or apart or k > 2 * c)
         if plan is None:
             continue
         for one in (plan, altered(plan, rng)):

@@ -108,6 +108,29 @@ EDGES = {
     "no window meets the image": problem_of(
         Y, (9, 12), (8, 5), (2, 1), channels=(48, 40), stride=(1, 13), low=(0, 14), bias=True, layout="NXC"
     ),
+    "tiles that meet no image": problem_of(
+        Y, (8, 9), (39, 53), (3, 3), channels=(16, 16), low=(14, 23), bias=True, layout="NXC"
+    ),
+    "vectors that meet no image": problem_of(Y, (4, 9), (13, 70), (3, 5), channels=(3, 8), low=(5, 33), bias=True),
+    "groups whose tiles meet no image": problem_of(
+        Y, (4, 9), (9, 41), (3, 3), channels=(2, 2), groups=9, low=(3, 20), layout="NXC"
+    ),
+    "strided tiles that meet no image": problem_of(
+        Y, (5, 11), (6, 47), (3, 3), channels=(3, 20), stride=(1, 2), low=(1, 48), layout="NXC"
+    ),
+    "tiles that meet no window": problem_of(X, (9, 60), (7, 9), (3, 3), channels=(16, 5), low=(0, -22), layout="NXC"),
+    "fewer vectors in the last block of lanes": problem_of(
+        Y, (5, 14), (5, 14), (3, 3), channels=(20, 100), bias=True, layout="NXC", **SAME
+    ),
+    "fewer vectors in the last block of lanes, planes": problem_of(
+        X, (6, 14), (6, 14), (3, 3), channels=(100, 40), low=1, bias=True
+    ),
+    "fewer vectors in the last block of lanes, added": problem_of(
+        Y, (9, 8), (9, 8), (1, 1), channels=(40, 104), accumulate=True, layout="NXC"
+    ),
+    "parts of several rows": problem_of(
+        Y, (9, 65), (9, 65), (3, 3), channels=(40, 19), dilation=(3, 24), low=(3, 24), layout="NXC"
+    ),
     "no element meets a window": problem_of(X, (8, 5), (9, 12), (2, 1), channels=(40, 48), low=(0, 20), layout="NXC"),
     "accumulate in 16 bits": problem_of(W, (19,), (19,), (3,), **SAME, dtype="bf16", out_dtype="bf16", accumulate=True),
     "five axes": problem_of(Y, (3, 2, 3, 2, 5), (2, 2, 2, 1, 5), (2, 1, 2, 2, 3), channels=(2, 3), low=(0, 0, 0, 0, 1)),
@@ -119,6 +142,27 @@ EDGES = {
 def test_edges_are_solved_by_every_layout_of_vectors(problem, isa):
     for variant in range(3):
         check(problem, isa, variant=variant, low=bool(variant % 2))
+
+
+def test_tiles_of_parts_of_rows_leave_out_taps_that_whole_rows_meet():
+    """Of a row of 65, taps 24 to either side meet 41: 12 of 15 vectors, but 5 of 6 pieces of 48 outputs."""
+    plan = choose(EDGES["parts of several rows"], machine_for("avx512"))
+    assert plan.tile[-1] == 16
+    assert plan.tile[-2] > 1
+
+
+def test_the_last_block_of_lanes_computes_what_no_other_does():
+    """Written in place it begins early, and its last vectors are new; else its first ones."""
+    names = [name for name in EDGES if name.startswith("fewer vectors")]
+    plans = {name: choose(EDGES[name], machine_for("avx512")) for name in names}
+    assert len({plan.writes_in_place for plan in plans.values()}) == 2
+    for name, plan in plans.items():
+        rest = plan.out_channels % plan.width
+        assert 0 < rest < plan.width
+        assert len(plan.last_lanes) == -(-rest // plan.lanes) < plan.width // plan.lanes, name
+        assert (plan.last_lanes[0] > 0) == plan.writes_in_place
+    whole = problem_of(Y, (5, 14), (5, 14), (3, 3), channels=(20, 128), layout="NXC", **SAME)
+    assert choose(whole, machine_for("avx512")).last_lanes is None
 
 
 @pytest.mark.parametrize("unknown", [X, Y])

@@ -91,6 +91,14 @@ def test_small_outputs_stay_in_caches():
 
 
 @pytest.mark.usefixtures("any_size_is_large")
+def test_lines_of_several_groups_stay_in_caches():
+    """A task of one group would write a part of them past what the other part is kept in."""
+    for channels, alone in ((24, False), (32, True)):
+        problem = problem_of(Y, (9, 57), (9, 57), (3, 3), channels=(20, channels), groups=2, layout="NXC", **SAME)
+        assert ("!nontemporal" in ir_of(problem, "avx512")) == alone
+
+
+@pytest.mark.usefixtures("any_size_is_large")
 @pytest.mark.parametrize("isa", HOST_ISAS)
 @pytest.mark.parametrize("problem", OUTPUTS.values(), ids=OUTPUTS)
 def test_outputs_past_the_caches_are_exact(problem, isa):

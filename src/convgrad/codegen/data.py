@@ -206,7 +206,17 @@ class DataStages(InputSlab, Panels):
         walks = None
         if self.ahead is not None:
             walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))
-        self.sweep(plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks).run()
+
+        def sweep(lanes: range | None = None) -> None:
+            more = {} if lanes is None else {"lanes": lanes}
+            self.sweep(
+                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, **more
+            ).run()  # fmt: skip
+
+        if (last := plan.last_lanes) is None:
+            sweep()
+        else:
+            b.either(b.compare("slt", block, plan.lane_blocks - 1), sweep, lambda: sweep(last))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

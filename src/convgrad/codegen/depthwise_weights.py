@@ -14,6 +14,7 @@ from convgrad.codegen.weights import SumsStage, emit_weights
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan, met_on
+from convgrad.plan.window_axes import WindowAxis
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
 
@@ -42,6 +43,9 @@ class DepthwiseSums(SumsStage):
     """The first stage. Scratch memory of a task: zeros, behind what the second stage needs."""
 
     plan: DepthwiseWeightsPlan
+    x: Value  # the planes that are multiplied
+    y: Value
+    first_tap: Index  # of the plane of taps that they meet
 
     @property
     def scratch_bytes(self) -> int:
@@ -55,12 +59,40 @@ class DepthwiseSums(SumsStage):
         SumsStage.task(self, b, at, task)
 
     def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
-        """All tiles of a block: rows, columns, groups."""
+        """All tiles of a block, which is of a plane of windows: planes of taps, rows, columns, groups."""
         plan, p, kind = self.plan, self.plan.problem, STORAGE[self.plan.problem.dtype]
-        row = plan.axes[-2]
-        self.x, self.y = (
-            b.at(at.of(name), b.mul(starts[0], p.strides[name][0]), kind) for name in ("x", "y")
-        )  # fmt: skip
+        x, y = (b.at(at.of(name), b.mul(starts[0], p.strides[name][0]), kind) for name in ("x", "y"))
+        outer = range(1, len(plan.axes) - 2)
+        self.y = b.at(y, b.dot([(starts[n], p.y_strides[n + 2]) for n in outer]), kind)
+
+        def planes(n: int, x: Value, tap: Index) -> None:
+            """From axis n on, of which taps are met one after the other."""
+            if n not in outer:
+                self.x, self.first_tap = x, b.mul(tap, plan.plane_taps)
+                self._plane(b, starts)
+                return
+
+            def of_tap(r: Index, _: object) -> None:
+                place = b.dot([(starts[n], axis.stride), (r, axis.dilation)], -axis.low)
+                planes(n + 1, b.at(x, b.mul(place, p.x_strides[n + 2]), kind), b.add(b.mul(tap, axis.taps), r))
+
+            axis = plan.axes[n]
+            b.loop(*self._taps_met(b, axis, starts[n]), of_tap, name="plane")
+
+        planes(1, x, 0)
+
+    def _taps_met(self, b: Builder, axis: WindowAxis, window: Index) -> tuple[Index, Index]:
+        """The taps of a window from the first to the last that meets x."""
+        if not axis.clipped:
+            return 0, axis.taps
+        place = b.sub(b.mul(window, axis.stride), axis.low)
+        first = b.sub(0, b.floor_div(place, axis.dilation))
+        last = b.add(b.floor_div(b.sub(axis.image - 1, place), axis.dilation), 1)
+        return b.maximum(first, 0), b.minimum(last, axis.taps)
+
+    def _plane(self, b: Builder, starts: list[Index]) -> None:
+        """Of the rows of a block."""
+        plan, row = self.plan, self.plan.axes[-2]
         rest = row.windows % plan.rows
         stop = b.minimum(b.add(starts[-2], plan.block[-2]), row.windows)
         whole = b.minimum(stop, row.windows - rest)
@@ -96,7 +128,7 @@ class DepthwiseSums(SumsStage):
         """The sums of some rows of taps after the other."""
         plan, first = self.plan, 0
         inner = plan.axes[-1].taps
-        sums = b.at(self.sums_at(b, 0), spot.lane, self.kind)
+        sums = b.at(self.sums_at(b, 0), b.add(spot.lane, b.mul(self.first_tap, plan.width)), self.kind)
         for tap_rows, many in plan.tap_pieces:
             for _ in range(many):
                 places = {

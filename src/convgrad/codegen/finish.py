@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.bias import finish_bias
@@ -14,6 +15,7 @@ from convgrad.codegen.module import round64
 from convgrad.codegen.packing import unpack_weights
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sums import across, pairwise
+from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 
 
@@ -101,7 +103,21 @@ def _write_piece(
     )  # fmt: skip
     target = b.at(at.w, origin, STORAGE[p.out_dtype])
     of_rows = (Dim(rows, plan.width, row_step), plan.finish_rows)
-    unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
+
+    def unpack(target: Value, lanes: list[Dim], first_lane: Index) -> None:
+        unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
+
+    if not (isinstance(plan, GroupWeightsPlan) and plan.lanes % plan.lane_count):
+        unpack(target, lanes, first_lane)
+        return
+    of_groups, of_lanes = lanes  # vector by vector, of which lanes are left over
+    many = plan.vector_groups
+    vectors = b.floor_div(of_groups.extent, many)
+    unpack(target, [Dim(vectors, plan.lanes, many * group), replace(of_groups, extent=many), of_lanes], 0)
+    if p.groups % many:
+        there = b.at(target, b.mul(vectors, many * group), STORAGE[p.out_dtype])
+        rest = replace(of_groups, extent=b.sub(of_groups.extent, b.mul(vectors, many)))
+        unpack(there, [rest, of_lanes], b.mul(vectors, plan.lanes))
 
 
 def write_added(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.reduction import Part, Reduction
 from convgrad.dtypes import SIZES
@@ -61,6 +61,23 @@ class TapSums:
             return spot
         tap_step = axis.tap_step * self.strides[n]
         return replace(spot, sums=(*spot.sums, self.reduction(*bounds, step, tap_step, self.paces[1 + n])))
+
+    def where_met(self, n: int, axis: GatherAxis, phase: Phase, j: tuple[Index, Index], spot: Spot) -> Spot:
+        """With what follows summed only if the tile at j meets the input, where some tile does not.
+
+        j is a sum of two. Taps that are written out are multiplied with zeros beside the input, and pads may be wider
+        than a tile.
+        """
+        b, reach = self.b, [0, (phase.taps - 1) * axis.offset_step]
+        first, last = phase.offset + min(reach), phase.offset + max(reach) + axis.in_step * (self.plan.tile[n] - 1)
+        beyond = first + axis.in_step * (phase.count - self.plan.tile[n])
+        if phase.taps == 0 or (last >= 0 and beyond < axis.in_extent):
+            return spot
+        place = b.mul(b.add(*j), axis.in_step)
+        met = b.both(
+            b.compare("sge", b.add(place, last), 0), b.compare("slt", b.add(place, first), axis.in_extent)
+        )  # fmt: skip
+        return replace(spot, sums=(*spot.sums, self.reduction(0, b.select(met, index(1), index(0)), 0, 0)))
 
     def in_parts(self, n: int, axis: GatherAxis, phase: Phase, spot: Spot) -> Spot:
         """With the taps of axis n as sums of their own, some rows of the tile taking part in each."""

@@ -12,7 +12,7 @@ from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candid
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.choose_plane_rows import plane_rows_candidates
 from convgrad.plan.data import DataPlan
-from convgrad.plan.data_candidates import DataCandidates, sums_taps_inside, whole_blocks
+from convgrad.plan.data_candidates import DataCandidates, picks_once, sums_taps_inside, whole_blocks
 from convgrad.plan.data_in_place import (
     MOST_KNOWN_PHASES,
     is_mostly_border,
@@ -27,7 +27,7 @@ from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.order import FEW_CHANNELS, MOST_SHUFFLED
+from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
@@ -83,10 +83,7 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
 
 
 def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
-    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over.
-
-    Across groups of several channels the kernel alone decides, because the order of the sum depends on it.
-    """
+    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
     if isinstance(plan, FoldedPlan):
         return 0
     if not plan.spread and sums_taps_inside(plan, machine):
@@ -94,9 +91,7 @@ def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
     if isinstance(plan, TurnedDataPlan):
         return known_axes(plan)
     if plan.spread and plan.in_channels > 1:
-        inner = plan.axes[-1]
-        products = plan.in_channels * sum(phase.taps for phase in inner.phases)
-        return int(products <= MOST_SHUFFLED and len(inner.phases) <= MOST_KNOWN_PHASES)
+        return int(picks_once(plan.in_channels, plan.axes[-1]))
     if plan.in_channels > FEW_CHANNELS or plan.channel_unit > 1 or not (plan.spread or plan.pixels):
         return 0
     count, products = 0, max(1, prod(plan.tile) * plan.width // plan.lanes)

@@ -17,7 +17,7 @@ from convgrad.plan.window_blocks import rows_of_windows
 
 ROWS, COLUMNS, SHORT = 2, 4, 8  # windows of a tile: more gain nothing, but where rows are short
 SPARE = 4  # registers besides sums and windows
-MOST_TAPS = 49
+MOST_TAPS = 49  # of a plane
 MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
 MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
 LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
@@ -29,14 +29,14 @@ def depthwise_weights_candidates(
 ) -> Iterator[tuple[float, DepthwiseWeightsPlan]]:
     """Predicted cycles and the plan; `base` has the same lanes, in tiles of one row of taps, and takes `cycles`."""
     p, taps, side = base.problem, base.problem.taps, base.lane_side
-    if p.rank != 2 or base.row_count != 1 or not (base.lane_count == 1 if base.spread else p.groups == 1):
+    if p.rank < 2 or base.row_count != 1 or not (base.lane_count == 1 if base.spread else p.groups == 1):
         return
     lanes, steps = p.groups if base.spread else base.lane_count, [p.strides[n][1] for n in "xy"]
     if set(steps if base.spread else [p.strides[side][2]]) != {1}:
         return
     if lanes < base.lanes or (lanes % base.lanes and machine.lanes_f32 * 4 != LINE):
         return
-    if prod(taps) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
+    if prod(taps[-2:]) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
         return
     fitting = [(machine.registers - SPARE) // taps[-1] - rows for rows in (1, ROWS)]  # rows of taps
     rows = 1 if fitting[0] >= taps[-2] > fitting[1] or base.axes[-2].windows == 1 else ROWS
@@ -53,7 +53,7 @@ def depthwise_weights_candidates(
     if plan.zeros > MOST_ZEROS or tiles - last + first > MOST_PIECES:
         return
     blocked = rows_of_windows(plan)
-    block = (1, max(rows, blocked.block[-2] // rows * rows), blocked.block[-1])
+    block = (*blocked.block[:-2], max(rows, blocked.block[-2] // rows * rows), blocked.block[-1])
     plan = replace(plan, block=block)
     plan = replace(plan, chunks=min(blocked.chunks, prod(plan.block_grid)))
     yield min(_cycles(plan), ALIKE * cycles), plan
@@ -61,7 +61,7 @@ def depthwise_weights_candidates(
 
 def _cycles(plan: DepthwiseWeightsPlan) -> float:
     """Of all tiles."""
-    p, (row, inner) = plan.problem, plan.axes[-2:]
+    row, inner = plan.axes[-2:]
     of_tile = 0.0
     for tap_rows, many in plan.tap_pieces:
         x_rows = row.stride * (plan.rows - 1) + tap_rows if row.stride < tap_rows else plan.rows * tap_rows
@@ -69,4 +69,5 @@ def _cycles(plan: DepthwiseWeightsPlan) -> float:
         sums = tap_rows * inner.taps
         loads = LOAD * (x_rows * x_columns + plan.rows * plan.columns + 2 * sums)
         of_tile += many * max(sums * plan.rows * plan.columns / FMA_PER_CYCLE, loads)
-    return p.batch * -(-row.windows // plan.rows) * -(-inner.windows // plan.columns) * plan.vectors * of_tile
+    planes = prod(sum(last - first for first, last in map(axis.met, range(axis.taps))) for axis in plan.axes[:-2])
+    return planes * -(-row.windows // plan.rows) * -(-inner.windows // plan.columns) * plan.vectors * of_tile

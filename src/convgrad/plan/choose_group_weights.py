@@ -9,7 +9,7 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import even_share
-from convgrad.plan.costs import MOVE, SCALAR, TURN_BACK
+from convgrad.plan.costs import LINE, MOVE, SCALAR, TURN_BACK
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
@@ -31,8 +31,10 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k = problem.x_channels, problem.y_channels
-    if problem.groups == 1 or not 1 < c < lanes or lanes % c or k == 0 or k > MOST_PARTS * c:
+    if problem.groups == 1 or not 1 < c < lanes or k == 0 or k > MOST_PARTS * c:
         return
+    if lanes % c and not (lanes >= 2 * c and machine.lanes_f32 * 4 == LINE and _side_by_side(problem)):
+        return  # parts of vectors are moved under masks, one run at every position; a group alone fills lanes elsewhere
     axes = window_axes(problem)
     if any(axis.dilation * (axis.taps - 1) > 2 * axis.windows * axis.stride for axis in axes):
         return  # mostly zeros between
@@ -63,6 +65,11 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     if all(abs(problem.strides[name][2]) == 1 for name in "xy"):
         cycles = min(cycles, _once(plan))
     yield cycles, plan
+
+
+def _side_by_side(problem: ConvProblem) -> bool:
+    """Whether the channels of all groups are one run of memory, of x and of y."""
+    return all(problem.strides[name][1:3] == (problem.shapes[name][2], 1) for name in "xy")
 
 
 def _window_cycles(plan: GroupWeightsPlan) -> float:

@@ -45,6 +45,18 @@ class DataPlan(DataSlab):
         """Whether the last block of lanes repeats some channels rather than reach beyond them."""
         return self.writes_in_place or self.reads_weights
 
+    @property
+    def last_lanes(self) -> range | None:
+        """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
+        vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)
+        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        if not along_channels or rest in (0, vectors) or self.out_channels < self.width:
+            return None
+        if self.lanes_begin_early and not self.writes_in_place:
+            return None
+        every = range(0, self.width, self.lanes)
+        return every[vectors - rest :] if self.lanes_begin_early else every[:rest]
+
     # --- results
 
     def span(self, n: int) -> int:
@@ -100,15 +112,17 @@ class DataPlan(DataSlab):
     def past_caches(self) -> bool:
         """Whether whole cache lines of the output go to memory at once, where the instruction set can.
 
-        Not those that tiles along outputs write in place: a line or two of every channel, planes apart.
+        Not those that tiles along outputs write in place: a line or two of every channel, planes apart. Nor lines that
+        several groups have a part of, each of which is written by a task of its own.
         """
         p = self.problem
         solved = "y" if self.solves_y else "x"
         lines = self.lanes * SIZES[self.compute] == LINE and p.out_dtype == self.compute
         if not lines or p.accumulate or (self.pixels and self.writes_in_place):
             return False
-        batch, _, channel, *spatial = p.strides[solved]
-        aligned = all(step == 1 or step % self.lanes == 0 for step in (batch, channel, *spatial))
+        batch, group, channel, *spatial = p.strides[solved]
+        steps = (batch, channel, *spatial) if self.spread or p.groups == 1 else (batch, group, channel, *spatial)
+        aligned = all(step == 1 or step % self.lanes == 0 for step in steps)
         return aligned and SIZES[p.out_dtype] * prod(p.shapes[solved]) >= PAST_CACHES_BYTES
 
     @property

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.axes import gather_axes
+from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share, packing_cost
 from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
@@ -17,10 +17,10 @@ from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
 from convgrad.plan.data import DataPlan
-from convgrad.plan.data_in_place import reads_in_place
+from convgrad.plan.data_in_place import MOST_KNOWN_PHASES, reads_in_place
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import taps_inside
+from convgrad.plan.order import MOST_SHUFFLED, taps_inside
 from convgrad.plan.patch_data import patch_data_candidates
 from convgrad.plan.tiles import (
     TileShape,
@@ -124,12 +124,15 @@ class DataCandidates:
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
         along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
-        yield groups * shape.cycles + cost, along_outputs
+        cycles = groups * shape.cycles + cost
         whole = self._planned(shape, i_block=max(1, self.channels_in))
         if taps > 1 and not self.sharing:
-            base = whole_blocks(along_outputs)
-            flat = list(flat_data_candidates(base, groups * shape.cycles + cost, self.machine))
-            yield from flat or row_data_candidates(problem, self.machine, whole)
+            flat = list(flat_data_candidates(whole_blocks(along_outputs), cycles, self.machine))
+            in_place = flat or list(row_data_candidates(problem, self.machine, whole))
+            yield from in_place
+            if prod(shape.tile[1:-1]) > 1 and shape.tile[-1] < axes[-1].count:  # parts of rows, in place if they can be
+                cycles = max([cycles, *(other for other, _ in in_place)])
+        yield cycles, along_outputs
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
             yield cycles + cost, replace(plan, i_block=even_share(self.channels_in, most))
@@ -139,8 +142,9 @@ class DataCandidates:
         problem, lanes, inner = self.problem, self.lanes, self.axes[-1]
         channels = self.channels_in, self.channels_out
         depth = self.channels[0] * prod(problem.taps) / self.phases
+        together = inner.taps if self.channels_in == 1 or picks_once(self.channels_in, inner) else 1
         shape = best_spread_tile(
-            tuple(axis.count for axis in self.axes), problem.groups, channels, depth, max(1, inner.taps),
+            tuple(axis.count for axis in self.axes), problem.groups, channels, depth, max(1, together),
             inner.in_step, lanes, self.machine.registers,
         )  # fmt: skip
         turn = TURN_PLANES if channels == (1, 1) else TURN
@@ -175,6 +179,15 @@ def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
         return row if in_place and row[0] <= packed(image) else image
     best = image if packed(image) < NEARLY * packed(images) else images
     return row if in_place and row[0] <= packed(best) else best
+
+
+def picks_once(channels: int, axis: GatherAxis) -> bool:
+    """Whether what lanes of several groups pick from so many input channels serves all taps of the innermost axis.
+
+    The kernel alone decides, because the order of the sum depends on it.
+    """
+    known = len(axis.phases) <= MOST_KNOWN_PHASES
+    return known and channels * sum(phase.taps for phase in axis.phases) <= MOST_SHUFFLED
 
 
 def whole_blocks(plan: DataPlan) -> DataPlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from convgrad.plan.plane_costs import tap_pieces
 from convgrad.plan.plane_rows import is_large, windows_ahead
@@ -21,7 +22,8 @@ class DepthwiseWeightsPlan(WeightsPlan):
     Or across the channels of one side, where the other one has a single channel, of which numbers are broadcast. A task
     goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all lanes: an element
     of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros; columns
-    beside it are left out, by tiles of their own at either end of a row.
+    beside it are left out, by tiles of their own at either end of a row. Of volumes, rows of windows meet one plane of
+    taps after the other, those of planes that x has.
     """
 
     rows: int  # windows of a tile
@@ -51,6 +53,11 @@ class DepthwiseWeightsPlan(WeightsPlan):
     def tap_pieces(self) -> tuple[tuple[int, int], ...]:
         """Rows of taps of a tile and how many such tiles follow each other."""
         return tap_pieces(self.axes[-2].taps, self.tap_rows)
+
+    @property
+    def plane_taps(self) -> int:
+        """Of the axes of rows and columns."""
+        return prod(axis.taps for axis in self.axes[-2:])
 
     @property
     def x_columns(self) -> int:
@@ -88,9 +95,9 @@ class DepthwiseWeightsPlan(WeightsPlan):
         assert self.row_count == 1
         assert self.lane_count == 1 if self.spread else p.groups == 1
         assert self.lane_step(self.lane_side) == 1
-        assert len(self.axes) == 3
+        assert len(self.axes) >= 3
         assert self.bundles == self.lane_shares == self.row_shares == 1
-        assert self.block[0] == 1
+        assert set(self.block[:-2]) == {1}
         assert self.block[-2] % self.rows == 0
 
     def __str__(self) -> str:

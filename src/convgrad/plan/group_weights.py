@@ -15,6 +15,8 @@ from convgrad.problem.conv import Ints
 class GroupWeightsPlan(WeightsPlan):
     """A WeightsPlan whose vectors of x hold whole groups, and meet numbers of y, one for all lanes of a group.
 
+    Lanes that are left over behind the last group of a vector hold zeros.
+
     Such a vector of numbers is picked out of one or two of y once for each window, and multiplied with what several
     taps of the window meet: `taps_together` by `tile_rows` sums, of taps and channels of y. A task packs x and y of a
     bundle of groups, whole positions at a time, into slabs of one vector of groups after the other, with zeros around
@@ -110,7 +112,7 @@ class GroupWeightsPlan(WeightsPlan):
         assert self.lane_side == "x"
         assert self.spread
         assert not self.direct
-        assert self.lanes % self.lane_count == 0
+        assert self.lane_count <= self.lanes
         assert self.lane_groups == self.vectors * self.vector_groups
         assert self.lane_shares == self.row_shares == self.row_channels == self.tile_taps == 1
 

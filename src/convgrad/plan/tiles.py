@@ -12,6 +12,7 @@ from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0  # of vectors
+SHUFFLES_PER_CYCLE = 1.0  # where they are many; tiles of more rows, which have fewer for each product, spill
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
@@ -22,8 +23,10 @@ UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
 PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
 VECTOR_BYTES = 64  # or less
+PART_ROWS = 1.1  # cycles, as a multiple, of tiles of parts of several rows: those that they read are many streams
 ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
+UNEVEN = 1.05  # cycles, as a multiple, of blocks of lanes of which the last one has fewer vectors
 SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
 MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
 CUTS = 12  # ways to cut an axis that are tried
@@ -110,12 +113,17 @@ def best_tile(
     ]
     useful = solved // lanes if inside else -(-solved // lanes)
     for vectors in range(1, min(max(1, useful), MOST_VECTORS) + 1):
-        blocks = -(-solved // (vectors * lanes))
+        blocks, rest = divmod(-(-solved // lanes), vectors)
+        if dots or not blocks:
+            blocks, rest = -(-solved // (vectors * lanes)), 0
         room = most_rows(registers, vectors)
         for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors, crowded=crowded)):
             rows = prod(tile)
             step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
+            if rest:  # the last block of lanes
+                cycles += visits * given * step_inside(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
+                cycles *= UNEVEN
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
@@ -175,7 +183,7 @@ def best_spread_tile(
     Neighbours share inputs among `taps` taps in registers; lanes pick theirs by a shuffle, on a port of multiply-adds.
     """
     given, solved = channels
-    best: TileShape | None = None
+    best: tuple[float, TileShape] | None = None
     *outer, inner = counts
     per_vector = lanes // solved
     parts = -(-per_vector * given // lanes)  # vectors that hold the inputs of one
@@ -193,11 +201,13 @@ def best_spread_tile(
             loads = reads * parts + vectors
             tile = (*[1] * len(outer), rows)
             step = _step_cycles(rows * vectors, 0, loads, shuffles=reads * shuffles)
-            cycles = _tiles(counts, tile) * blocks * (depth * step + TILE_OVERHEAD + rows * vectors)
-            if best is None or cycles < best.cycles:
-                best = TileShape(tile, vectors * lanes, cycles)
+            tiles = _tiles(counts, tile) * blocks
+            cycles = tiles * (depth * step + TILE_OVERHEAD + rows * vectors)
+            if best is None or cycles < best[0]:
+                late = max(0.0, reads * shuffles / SHUFFLES_PER_CYCLE - step)
+                best = cycles, TileShape(tile, vectors * lanes, cycles + tiles * depth * late)
     assert best is not None
-    return best
+    return best[1]
 
 
 def best_turned_tile(
@@ -231,6 +241,9 @@ def best_pixel_tile(
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
     crossing = _crossing(axes[-1], lanes)
+    in_parts = (
+        axes[-1].in_step == len(axes[-1].phases) == 1
+    )  # may tiles be parts of several rows, of channels that share them
     rows_read = given * prod(axis.taps for axis in axes[:-1])
     once = all(axis.taps == 1 for axis in axes)
     for width in cuts(solved, registers // 2):
@@ -240,7 +253,10 @@ def best_pixel_tile(
             if vectors > 1 and (vectors - 1) * lanes >= inner:
                 break
             whole = vectors * lanes >= inner
-            for rest in splits(tuple(outer), most // vectors) if whole else [(1,) * len(outer)]:
+            rests = splits(tuple(outer), most // vectors) if whole or (in_parts and width > 1) else ()
+            if not whole:
+                rests = [(1,) * len(outer), *(rest for rest in rests if rest[0] == 1 < prod(rest))]
+            for rest in rests:
                 tile = (*rest, vectors * lanes)
                 columns = prod(rest) * vectors
                 far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
@@ -253,6 +269,7 @@ def best_pixel_tile(
                     loads = 1 + (UNALIGNED - 1) * crossing
                     step = _step_cycles(width * columns, width, columns * loads, far * columns)
                 cycles = blocks * _sweep_cycles(axes, tile, given * step, width * columns)
+                cycles *= 1.0 if whole or columns == vectors else PART_ROWS
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None
