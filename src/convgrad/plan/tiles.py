@@ -241,9 +241,7 @@ def best_pixel_tile(
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
     crossing = _crossing(axes[-1], lanes)
-    in_parts = (
-        axes[-1].in_step == len(axes[-1].phases) == 1
-    )  # may tiles be parts of several rows, of channels that share them
+    in_parts = axes[-1].in_step == len(axes[-1].phases) == 1  # tiles may be parts of several rows
     rows_read = given * prod(axis.taps for axis in axes[:-1])
     once = all(axis.taps == 1 for axis in axes)
     for width in cuts(solved, registers // 2):
