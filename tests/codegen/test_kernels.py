@@ -159,10 +159,10 @@ def test_the_last_block_of_lanes_computes_what_no_other_does():
     for name, plan in plans.items():
         rest = plan.out_channels % plan.width
         assert 0 < rest < plan.width
-        assert len(plan.last_lanes) == -(-rest // plan.lanes) < plan.width // plan.lanes, name
-        assert (plan.last_lanes[0] > 0) == plan.writes_in_place
+        assert len(plan.last_vectors) == -(-rest // plan.lanes) < plan.width // plan.lanes, name
+        assert (plan.last_vectors[0] > 0) == plan.writes_in_place
     whole = problem_of(Y, (5, 14), (5, 14), (3, 3), channels=(20, 128), layout="NXC", **SAME)
-    assert choose(whole, machine_for("avx512")).last_lanes is None
+    assert choose(whole, machine_for("avx512")).last_vectors is None
 
 
 @pytest.mark.parametrize("unknown", [X, Y])
@@ -508,7 +508,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along y, across groups", "in place"},
     ),
     "weights across groups, packed": (
-        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(3, 4), groups=19, layout="NXC", **SAME),
+        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(3, 8), groups=19, layout="NXC", **SAME),
         {"lanes along y, across groups"},
     ),
     "weights across groups, y picked": (

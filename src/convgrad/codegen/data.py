@@ -207,16 +207,15 @@ class DataStages(InputSlab, Panels):
         if self.ahead is not None:
             walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))
 
-        def sweep(lanes: range | None = None) -> None:
-            more = {} if lanes is None else {"lanes": lanes}
+        def sweep(**which: range) -> None:
             self.sweep(
-                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, **more
+                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, **which
             ).run()  # fmt: skip
 
-        if (last := plan.last_lanes) is None:
+        if (last := plan.last_vectors) is None:
             sweep()
         else:
-            b.either(b.compare("slt", block, plan.lane_blocks - 1), sweep, lambda: sweep(last))
+            b.either(b.compare("slt", block, plan.lane_blocks - 1), sweep, lambda: sweep(vectors=last))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

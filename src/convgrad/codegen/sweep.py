@@ -30,13 +30,13 @@ class Sweep:
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
         channels: Index, starts: list[Index], *, fresh: bool | Value, walks: Callable[[], list[Walk]] | None = None,
-        lanes: range | None = None,
+        vectors: range | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
         self.walks = walks
-        self.lanes = lanes or range(0, plan.width, plan.lanes)  # vectors of the block that are computed
+        self.vectors = vectors or range(0, plan.width, plan.lanes)  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
         self.tile = self._tile(plan.tile)
 
@@ -63,7 +63,7 @@ class Sweep:
             columns, c_columns = inputs, results
         else:
             rows, c_rows = inputs, results
-            columns = c_columns = self.lanes
+            columns = c_columns = self.vectors
         slab, out = self._dtypes()
         groups = Groups(plan.in_channels, plan.out_channels) if plan.spread else None
         return Tile(
@@ -221,7 +221,7 @@ class Sweep:
         if plan.pixels:
             numbers = [load(b, plan.compute, b.at(self.bias, m, self.kind)) for m in range(plan.width)]
             return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
-        places = (b.at(self.bias, v, self.kind) for v in self.lanes)
+        places = (b.at(self.bias, v, self.kind) for v in self.vectors)
         return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
 
 

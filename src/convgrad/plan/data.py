@@ -46,7 +46,7 @@ class DataPlan(DataSlab):
         return self.writes_in_place or self.reads_weights
 
     @property
-    def last_lanes(self) -> range | None:
+    def last_vectors(self) -> range | None:
         """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
         vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)
         along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
