@@ -71,7 +71,7 @@ def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None):
     return ran
 
 
-@lru_cache(maxsize=1)  # of a kernel that runs often
+@lru_cache(maxsize=2)  # of a kernel that runs often, and of the fallback itself
 def fallback_here(fallback, machine):
     """The module of a fallback, which is as large as was told, and what `load_here` gives for it."""
     module = fallback.lower()

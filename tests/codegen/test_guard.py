@@ -111,17 +111,17 @@ def problems(unknown, layout):
 def test_one_number_reaches_the_results_it_is_part_of(unknown, layout, isa):
     """In any operand, for every plan of problems of every kind."""
     machine, rng, again = machine_for(isa), np.random.default_rng(5), 0
-    for problem in problems(unknown, layout).values():
+    for problem in list(problems(unknown, layout).values())[:: 1 if isa == BEST else 3]:
         for plan in variants(problem, machine):
             case = Case(problem, plan, machine)
             case.fill(rng)
             assert not case.check(), "finite numbers need no other kernel"
             for view in case.given.values():
-                for _ in range(3):
+                for _ in range(2):
                     case.fill(rng)
                     view[tuple(rng.integers(0, view.shape))] = rng.choice(SPECIAL)
                     again += case.check()
-    assert again > 100
+    assert again > 30
 
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
