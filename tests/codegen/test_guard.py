@@ -173,6 +173,22 @@ def test_the_largest_and_the_least_numbers_are_finite(unknown, accumulate):
             assert not case.check()
 
 
+@each_isa
+def test_windows_that_see_no_image_at_all(isa):
+    """Every product is one with padding."""
+    machine = machine_for(isa)
+    for channels, groups, layout in [((4, 5), 1, "NCX"), ((1, 4), 4, "NXC"), ((1, 1), 3, "NCX"), ((3, 17), 1, "NXC")]:
+        for unknown in (W, Y):
+            problem = problem_of(
+                unknown, (0, 4), (2, 5), (2, 3), channels=channels, groups=groups, layout=layout, low=(2, 1), batch=2
+            )
+            for plan in variants(problem, machine):
+                case = Case(problem, plan, machine)
+                for view in case.given.values():
+                    view[...] = np.inf
+                case.check()
+
+
 # --- what is looked at
 
 SAME = ((9, 9), (9, 9), (3, 3))

@@ -91,6 +91,7 @@ def _emit_verdict(module: Module, guard: Guard, p: ConvProblem, isa: str) -> Non
     def found(what: Callable[..., Value], boxes: tuple[Box, ...]) -> Value:
         """Of boxes of whichever tensors."""
         result = Value("i1", "false")
+        boxes = tuple(box for box in boxes if box.size)
         for name in sorted({box.tensor for box in boxes}):
             base = b.load("ptr", b.at(call, CALL_FIELDS.index(name), "i64"), 8)
             dtype = p.out_dtype if name == p.unknown.value else p.dtype

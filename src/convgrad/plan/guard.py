@@ -55,7 +55,7 @@ def problem_of(plan: Plan) -> ConvProblem:
 def guard_of(plan: Plan) -> Guard | None:
     """None where every product is one of the definition."""
     problem = problem_of(plan)
-    if not all(map(prod, problem.shapes.values())):
+    if 0 in problem.shapes["w"]:
         return None
     if problem.unknown is Unknown.W:
         return _of_weights(problem, along_windows=isinstance(plan, ALONG_WINDOWS))
