@@ -44,10 +44,10 @@ class Inside:
         b, lanes = self.b, self.plan.lanes
         nan = b.emit(vector_of(lanes, "i1"), f"fcmp uno {total}, {total.text}")
         nan = b.binary("and", nan, wanted)
-        missing = b.cast("bitcast", b.binary("xor", nan, wanted), f"i{lanes}")
         if self.plan.sums_lanes:  # one is enough
             settled = b.emit("i1", f"icmp ne {b.cast('bitcast', nan, f'i{lanes}')}, 0")
         else:
+            missing = b.cast("bitcast", b.binary("xor", nan, wanted), f"i{lanes}")
             settled = b.emit("i1", f"icmp eq {missing}, 0")
         (total,) = b.one_of(settled, lambda: [total], lambda: [more()])
         return total

@@ -45,6 +45,8 @@ class _Spot:
 
 
 class _InsideData(Inside):
+    """Vectors of results along outputs, channels or groups, or of one result's products along input channels."""
+
     def __init__(self, plan: InsidePlan, b: Builder, at: Places):
         super().__init__(plan, b, at)
         p = plan.problem

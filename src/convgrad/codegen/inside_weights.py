@@ -19,6 +19,8 @@ def lower_inside_weights(plan: InsidePlan) -> KernelModule:
 
 
 class _InsideWeights(Inside):
+    """Vectors of weights along channels of either side or groups, or of one weight's products along windows."""
+
     def __init__(self, plan: InsidePlan, b: Builder, at: Places):
         super().__init__(plan, b, at)
         self.axes = plan.window_axes[1:]

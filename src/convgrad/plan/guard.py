@@ -19,6 +19,7 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
+ALONG_WINDOWS = (WindowLanesPlan, PlaneWeightsPlan)  # zeros fill the vectors of y there, and numbers of x meet them
 COPIED_FOR = 2  # numbers that are read and written, not only read
 
 
@@ -60,9 +61,6 @@ def guard_of(plan: Plan) -> Guard | None:
     if problem.unknown is Unknown.W:
         return _of_weights(problem, along_windows=isinstance(plan, ALONG_WINDOWS))
     return _of_data(problem)
-
-
-ALONG_WINDOWS = (WindowLanesPlan, PlaneWeightsPlan)  # zeros fill the vectors of y there, and numbers of x meet them
 
 
 def _of_data(p: ConvProblem) -> Guard | None:

@@ -79,8 +79,11 @@ class InsidePlan:
 
     @property
     def kept_strides(self) -> Ints:
-        """Of what the weights held before: dense, in their own order."""
-        return kept_strides(self.problem)
+        """Of the copy of the old weights, which is dense and has their axes in the order that they have in memory."""
+        shape, strides = self.problem.shapes["w"], self.problem.w_strides
+        order = sorted(range(len(shape)), key=lambda axis: -abs(strides[axis]))
+        dense = row_major(tuple(shape[axis] for axis in order), 1)
+        return tuple(dense[order.index(axis)] for axis in range(len(shape)))
 
     def __str__(self) -> str:
         return f"products inside the image, one by one, on {self.isa}: vectors along {self.along}, {self.tasks} tasks"
@@ -116,14 +119,6 @@ def lane_step(p: ConvProblem, tensor: str, along: str) -> int:
 def kept_bytes(p: ConvProblem) -> int:
     """Of a copy of the weights, in whole cache lines."""
     return -(-SIZES[p.out_dtype] * prod(p.shapes["w"]) // 64) * 64
-
-
-def kept_strides(p: ConvProblem) -> Ints:
-    """Of a dense copy of the weights whose axes lie in the order that they have in memory."""
-    shape, strides = p.shapes["w"], p.w_strides
-    order = sorted(range(len(shape)), key=lambda axis: -abs(strides[axis]))
-    dense = row_major(tuple(shape[axis] for axis in order), 1)
-    return tuple(dense[order.index(axis)] for axis in range(len(shape)))
 
 
 def _extent(p: ConvProblem, along: str) -> int:
