@@ -107,9 +107,9 @@ class Soak:
         rng = random.Random(0)
         while not self.stop.wait(0.5):
             folder = cache.state().folder
-            files = sorted(folder.glob("*" + cache.SUFFIX)) if folder else []
-            for file in rng.sample(files, min(2, len(files))):
-                file.unlink(missing_ok=True)
+            files = sorted(path for _, _, path in cache.files(folder)) if folder else []
+            for path in rng.sample(files, min(2, len(files))):
+                cache.remove(path)
 
     @contextmanager
     def churn(self):

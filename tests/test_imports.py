@@ -95,7 +95,18 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_importing_the_package_loads_nothing_that_only_writing_to_the_cache_needs():
-    assert loaded_after("import convgrad", ["tempfile"]) == loaded_after("import numpy", ["tempfile"])
+    slow = ["tempfile", "pathlib", "hashlib"]
+    assert loaded_after("import convgrad", slow) == loaded_after("import numpy", slow)
+
+
+def test_a_first_call_loads_the_compiler_of_its_own_kind_of_plan():
+    others = ["plan.choose_weights", "plan.choose_matrix", "codegen.weights", "codegen.matrix_data", "codegen.plane_data"]
+    call = (
+        "import os, numpy, convgrad; os.environ.update(CONVGRAD_ISA='portable', CONVGRAD_CACHE_DIR='off'); "
+        "a = numpy.ones((1, 8, 8, 8), 'f4'); convgrad.convolution(a, a, strides=(1, 1), dilations=(1, 1))"
+    )
+    names = ["convgrad." + name for name in ["codegen.data", *others]]
+    assert loaded_after(call, names) == {"convgrad.codegen.data"}
 
 
 def test_looking_at_an_array_loads_no_masked_arrays():

@@ -86,12 +86,12 @@ def test_the_cache_can_be_switched_off(env, value):
 def test_the_cache_directory_follows_the_variables(env, tmp_path):
     if hasattr(__import__("os"), "uname"):
         env("XDG_CACHE_HOME", str(tmp_path))
-        assert settings.cache_dir() == tmp_path / "convgrad"
+        assert settings.cache_dir() == str(tmp_path / "convgrad")
     env("CONVGRAD_CACHE_DIR", str(tmp_path / "mine"))
-    assert settings.cache_dir() == tmp_path / "mine"
+    assert settings.cache_dir() == str(tmp_path / "mine")
 
 
 def test_a_relative_xdg_directory_is_not_used(env):
     env("HOME", "/home/somebody")
     env("XDG_CACHE_HOME", "relative")
-    assert settings.cache_dir() != Path("relative/convgrad").absolute()
+    assert settings.cache_dir().startswith(str(Path("/home/somebody").absolute()))

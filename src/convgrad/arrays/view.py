@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +17,7 @@ Ints = tuple[int, ...]
 SHARING_EFFORT: Any = 100_000  # steps of the exact search for a common byte before two tensors count as overlapping
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(NamedTuple):
     """Memory of a tensor on the CPU."""
 
     address: int  # of the element with all indices zero

@@ -34,7 +34,7 @@ def command(args: argparse.Namespace) -> int:
         show(report, as_json=args.json, text=[f"no cache is in use: {state.refusal}"])
         return 0
     count, total = cache.size()
-    report = {"directory": str(state.folder), "kernels": count, "bytes": total, "limit": cache.LIMIT_BYTES}
+    report = {"directory": state.folder, "kernels": count, "bytes": total, "limit": cache.LIMIT_BYTES}
     where = f"{_kernels(count)}, {in_words(total)} of at most {in_words(cache.LIMIT_BYTES)}, in {state.folder}"
     text: list[str | Table] = [where]
     if args.action == "list":

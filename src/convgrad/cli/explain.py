@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convgrad import settings
 from convgrad.cli import problem_string, roofs, work
@@ -16,9 +16,12 @@ from convgrad.cli.roofs import size
 from convgrad.codegen.lower import lower
 from convgrad.codegen.module import KernelModule
 from convgrad.engines.ceilings import Ceilings
-from convgrad.plan.choose import Plan, variants
+from convgrad.plan.choose import variants
 from convgrad.plan.machine import Machine, current_machine, machine_for
 from convgrad.runtime import decisions, driver, jit, num_threads
+
+if TYPE_CHECKING:
+    from convgrad.plan.choose import Plan
 
 EXAMPLES = f"""\
 examples:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convgrad.cli import plane_facts
 from convgrad.cli.roofs import size
 from convgrad.dtypes import SIZES
-from convgrad.plan.choose import Plan
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.weights import WeightsPlan
+
+if TYPE_CHECKING:
+    from convgrad.plan.choose import Plan
 
 
 @dataclass(slots=True)

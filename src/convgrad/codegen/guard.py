@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.inside_data import lower_inside_data
-from convgrad.codegen.inside_weights import lower_inside_weights
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Module, Value, joined
 from convgrad.codegen.isa import ISAS
@@ -20,10 +19,12 @@ from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.module import CALL_FIELDS, VERDICT, Fallback, KernelModule, Stage, round64
 from convgrad.codegen.scan import any_nan, any_not_finite
 from convgrad.codegen.stages import Places, emit_stage
-from convgrad.plan.choose import Plan
 from convgrad.plan.guard import Box, Guard, guard_of, problem_of
 from convgrad.plan.inside import InsidePlan, inside_plan, kept_bytes
 from convgrad.problem.conv import ConvProblem, Unknown
+
+if TYPE_CHECKING:
+    from convgrad.plan.choose import Plan
 
 
 def guarded(plan: Plan, module: KernelModule) -> KernelModule:
@@ -54,7 +55,13 @@ def shared_with_guard(plan: Plan, shared_bytes: int) -> int:
 
 def lower_inside(plan: InsidePlan) -> KernelModule:
     """The module of such a plan."""
-    return (lower_inside_weights if plan.problem.unknown is Unknown.W else lower_inside_data)(plan)
+    if plan.problem.unknown is Unknown.W:
+        from convgrad.codegen.inside_weights import lower_inside_weights  # here, since hardly a call needs them
+
+        return lower_inside_weights(plan)
+    from convgrad.codegen.inside_data import lower_inside_data
+
+    return lower_inside_data(plan)
 
 
 def _emit_keep(module: Module, plan: InsidePlan) -> Stage:

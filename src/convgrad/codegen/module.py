@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # Every stage is one exported function `void stage(ptr call)`. All threads that take part call it with the same
 # `call`, a record of 8-byte fields in this order; each thread claims tasks 0 .. tasks-1 from the counter of the stage
@@ -21,8 +22,7 @@ CALL_FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class Stage(NamedTuple):
     """One parallel loop of a kernel: independent tasks; two of them write to the same place only the same value."""
 
     symbol: str

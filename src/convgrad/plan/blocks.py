@@ -15,7 +15,6 @@ from typing import TypeVar
 from convgrad.plan.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_slab import FEW_ROWS
-from convgrad.plan.dots import DotDataPlan
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -85,7 +84,7 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
     counts = [axis.count for axis in plan.axes]
     whole = [-(-count // tile) * tile for count, tile in zip(counts, plan.tile, strict=True)]
     inner = min(2, len(counts))
-    few, long = plan.pixels and plan.width <= FEW_ROWS, 32 if isinstance(plan, DotDataPlan) else 64
+    few, long = plan.pixels and plan.width <= FEW_ROWS, 32 if plan.BY_DOTS else 64
     sizes = [_sizes(plan.tile[n], whole[n], pixels=plan.pixels, few=few, long=long) for n in range(len(counts))]
     if plan.reads_in_place:  # borders are outputs of their own, and the last tile of a block repeats some
         sizes[-1] = [size for size in sizes[-1] if size >= FEW_TILES * plan.tile[-1] or size == whole[-1]]

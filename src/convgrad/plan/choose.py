@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TYPE_CHECKING
 
-from convgrad.plan.choose_data import data_variants
-from convgrad.plan.choose_weights import weights_variants
-from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
 
-Plan = DataPlan | WeightsPlan | PlaneDataPlan | PlaneWeightsPlan
+if TYPE_CHECKING:
+    from convgrad.plan.data import DataPlan
+    from convgrad.plan.plane_data import PlaneDataPlan
+    from convgrad.plan.plane_weights import PlaneWeightsPlan
+    from convgrad.plan.weights import WeightsPlan
+
+    Plan = DataPlan | WeightsPlan | PlaneDataPlan | PlaneWeightsPlan
 
 
 def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
@@ -27,8 +28,12 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
     problem = simplify(problem)
-    if problem.unknown is Unknown.W:
+    if problem.unknown is Unknown.W:  # a process may never need the other half
+        from convgrad.plan.choose_weights import weights_variants
+
         return weights_variants(problem, machine)
+    from convgrad.plan.choose_data import data_variants
+
     return data_variants(problem, machine)
 
 

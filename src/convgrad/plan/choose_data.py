@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from convgrad.plan.blocks import best_blocks, even_share
-from convgrad.plan.choose_dots import dot_data_candidates
-from convgrad.plan.choose_matrix import finished_matrix_data, matrix_data_candidates
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.choose_plane_rows import plane_rows_candidates
 from convgrad.plan.data import DataPlan
@@ -22,19 +21,14 @@ from convgrad.plan.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.order import FEW_CHANNELS
-from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
-from convgrad.plan.runs import DotRunPlan, MatrixRunPlan
 from convgrad.plan.turned_data import TurnedDataPlan, known_axes
-from convgrad.plan.turned_dots import TurnedDotPlan
+from convgrad.plan.units import products_on
 from convgrad.problem.conv import ConvProblem
 
 MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
@@ -48,22 +42,31 @@ def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan |
     by_vectors = sorted(DataCandidates(problem, machine).all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
-    by_tiles = [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine)]
-    candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
+    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *_on_units(problem, machine)]
+    candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(
-        f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
+        f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
     )
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneDataPlan):
             yield plan
-        elif isinstance(plan, MatrixDataPlan):
+        elif plan.ON_UNITS:
+            from convgrad.plan.choose_matrix import finished_on_units
+
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
-            plan = finished_matrix_data(plan, cycles, _finished(other, spare, machine))
-            rounds = isinstance(plan, DotDataPlan) or problem.out_dtype == "f32"  # on the way to memory, if need be
-            yield replace(plan, writes_in_place=rounds and writes_in_place(plan))
+            yield finished_on_units(plan, cycles, _finished(other, spare, machine))
         else:
             yield _finished(plan, cycles, machine)
+
+
+def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]:
+    """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
+    if products_on(problem, machine) is None:
+        return []
+    from convgrad.plan.choose_matrix import data_candidates_on_units
+
+    return data_candidates_on_units(problem, machine)
 
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
@@ -108,33 +111,3 @@ def _shape(plan: DataPlan | PlaneDataPlan) -> str:
     if isinstance(plan, PlaneDataPlan):
         return f"({plan.rows}, {plan.width}) x 1"
     return f"{plan.tile} x {plan.width}"
-
-
-def _kind(plan: DataPlan | PlaneDataPlan) -> str:
-    if isinstance(plan, PlaneRowsPlan):
-        return "along outputs of planes, rows in place"
-    if isinstance(plan, PlaneDataPlan):
-        return "along outputs of planes"
-    if isinstance(plan, TurnedDotPlan):
-        return "by dot products across groups, turned at the end"
-    if isinstance(plan, DotRunPlan):
-        return "by dot products of runs"
-    if isinstance(plan, DotDataPlan):
-        return "by dot products"
-    if isinstance(plan, MatrixRunPlan):
-        return "on matrix tiles, along runs"
-    if isinstance(plan, MatrixDataPlan):
-        return "on matrix tiles"
-    if isinstance(plan, PatchDataPlan):
-        return "along taps of patches"
-    if isinstance(plan, RowDataPlan):
-        return "along outputs, rows in place"
-    if isinstance(plan, FoldedPlan):
-        return "along outputs, phases at once"
-    if isinstance(plan, FlatDataPlan):
-        return "along outputs, in place"
-    if isinstance(plan, DepthwiseDataPlan):
-        return "across groups, rows together"
-    if isinstance(plan, TurnedDataPlan):
-        return "across groups, turned at the end"
-    return "along outputs" if plan.pixels else "across groups" if plan.spread else "along channels"

@@ -13,12 +13,12 @@ from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import Products, needs_watch, products_of
 from convgrad.plan.matrix_blocks import LOOK, PIECE, best_window_blocks
 from convgrad.plan.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
 from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.turned_data import can_turn, known_axes
 from convgrad.plan.turned_dots import TurnedDotPlan
+from convgrad.plan.units import Products, needs_watch, products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -147,8 +147,8 @@ def _joined(problem: ConvProblem) -> float:
 
 def _products(problem: ConvProblem, machine: Machine) -> Products | None:
     """The product of pieces that one instruction sums; None if that does not do, or what is added could not go back."""
-    found = products_of(problem) if machine.has_dots else None
-    if found is None or found[0] > 1 or (problem.accumulate and needs_watch(problem.dtype, 1)):
+    found = products_on(problem, machine) if machine.has_dots else None
+    if found is None or (problem.accumulate and needs_watch(problem.dtype, 1)):
         return None
     return found[1]
 

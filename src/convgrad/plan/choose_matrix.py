@@ -9,16 +9,19 @@ from math import prod
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share
+from convgrad.plan.choose_dots import dot_data_candidates
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
+from convgrad.plan.data_in_place import writes_in_place
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan, Products, loads_of, needs_watch, products_of
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.matrix_blocks import LOAD_ROWS, TILE_OVERHEAD, TILE_ROW, UNALIGNED_ROWS, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
 from convgrad.plan.tiles import cuts
+from convgrad.plan.units import Products, loads_of, needs_watch, products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
@@ -39,7 +42,7 @@ class MatrixTileShape:
 
 def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixDataPlan]]:
     """Predicted cycles, and a plan of one tile per task, if a matrix unit can compute the problem at all."""
-    found = products_of(problem) if machine.has_tiles else None
+    found = products_on(problem, machine) if machine.has_tiles else None
     if found is None:
         return
     pieces, products = found
@@ -115,10 +118,17 @@ def best_matrix_tile(
     return best
 
 
-def finished_matrix_data(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:
+def data_candidates_on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, MatrixDataPlan]]:
+    """Likewise, by matrix tiles and by dot products."""
+    return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine)]
+
+
+def finished_on_units(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:
     """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
     plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
-    return replace(plan, fallback=fallback) if plan.watch else plan
+    plan = replace(plan, fallback=fallback) if plan.watch else plan
+    rounds = plan.BY_DOTS or plan.problem.out_dtype == "f32"  # on the way to memory, if need be
+    return replace(plan, writes_in_place=rounds and writes_in_place(plan))
 
 
 # --- weights
@@ -126,7 +136,7 @@ def finished_matrix_data(plan: MatrixDataPlan, cycles: float, fallback: DataPlan
 
 def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixWeightsPlan]]:
     """Predicted cycles, and a plan, if a matrix unit can compute the problem at all."""
-    found = products_of(problem) if machine.has_tiles else None
+    found = products_on(problem, machine) if machine.has_tiles else None
     axes = window_axes(problem)
     if found is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
         return

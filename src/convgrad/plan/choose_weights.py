@@ -5,28 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_depthwise_weights import depthwise_weights_candidates
-from convgrad.plan.choose_dots import dot_weights_candidates
 from convgrad.plan.choose_group_weights import group_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
-from convgrad.plan.choose_matrix import matrix_weights_candidates
 from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
-from convgrad.plan.dots import DotWeightsPlan
-from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
-from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.plane_rows import PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
-from convgrad.plan.row_weights import RowWeightsPlan
+from convgrad.plan.units import products_on
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_blocks import best_window_blocks, rows_of_windows
@@ -41,20 +35,30 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
     by_groups = group_weights_candidates(problem, machine)
     by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_groups], key=lambda candidate: candidate[0])
-    by_tiles = [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
-    candidates = sorted([*by_vectors, *by_planes, *by_tiles], key=lambda candidate: candidate[0])
-    reasons = tuple(f"{_kind(other)}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
+    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *_on_units(problem, machine)]
+    candidates.sort(key=lambda candidate: candidate[0])
+    reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneWeightsPlan):
             yield plan
-        elif isinstance(plan, MatrixWeightsPlan):
+        elif plan.ON_UNITS:
             cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
             yield replace(plan, fallback=_finished(other, cost)) if plan.watch else plan
         else:
             yield _finished(plan, cycles)
+
+
+def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]:
+    """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
+    if products_on(problem, machine) is None:
+        return []
+    from convgrad.plan.choose_dots import dot_weights_candidates
+    from convgrad.plan.choose_matrix import matrix_weights_candidates
+
+    return [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
 
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
@@ -64,30 +68,6 @@ def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     if _sums_in_place(plan):
         return rows_of_windows(replace(plan, direct=True))
     return best_window_blocks(plan, cycles)
-
-
-def _kind(plan: WeightsPlan | PlaneWeightsPlan) -> str:
-    if isinstance(plan, PlaneRowWeightsPlan):
-        return "along windows, rows in place"
-    if isinstance(plan, PlaneWeightsPlan):
-        return "along windows"
-    if isinstance(plan, DotWeightsPlan):
-        return "by dot products"
-    if isinstance(plan, GatheredWeightsPlan):
-        return "on matrix tiles, gathered for each tap"
-    if isinstance(plan, MatrixWeightsPlan):
-        return "on matrix tiles"
-    if isinstance(plan, RowWeightsPlan):
-        return "lanes along windows of a row, in place"
-    if isinstance(plan, InPlaceWeightsPlan):
-        return "lanes along windows, in place"
-    if isinstance(plan, WindowLanesPlan):
-        return "lanes along windows"
-    if isinstance(plan, GroupWeightsPlan):
-        return "lanes along x across groups, y picked"
-    if isinstance(plan, DepthwiseWeightsPlan):
-        return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}, taps together"
-    return f"lanes along {plan.lane_side}{' across groups' if plan.spread else ''}"
 
 
 def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
@@ -21,6 +22,15 @@ class DataPlan(DataSlab):
 
     What its fields mean is told by `DataBlocks`.
     """
+
+    KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
+    ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
+    BY_DOTS: ClassVar[bool] = False
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return self.KIND or ("along outputs" if self.pixels else "across groups" if self.spread else "along channels")
 
     @property
     def splitting(self) -> float:
@@ -65,7 +75,13 @@ class DataPlan(DataSlab):
 
     def may_begin_early(self, n: int) -> bool:
         """Whether the last block of axis n could, to hold a whole tile; not where rows of vectors begin with lines."""
-        return len(self.axes[n].phases) == 1 and not self.aligned and self.axes[n].count >= self.tile[n]
+        alone = len(self.axes[n].phases) == 1 and not self.aligned
+        return self.plain_tiles and alone and self.axes[n].count >= self.tile[n]
+
+    @property
+    def plain_tiles(self) -> bool:
+        """Whether tiles may begin anywhere."""
+        return type(self) is DataPlan
 
     def last_start(self, n: int) -> int | None:
         """Of the blocks of axis n, where the rest of it is less than a tile: some outputs are computed twice then."""

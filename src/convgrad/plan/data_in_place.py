@@ -8,7 +8,6 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES
 from convgrad.plan.data import DataPlan
-from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.machine import Machine
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
@@ -75,8 +74,7 @@ def writes_in_place(plan: DataPlan) -> bool:
     for n, axis in enumerate(plan.axes):
         span = plan.span(n)
         rests = [phase.count % plan.block[n] for phase in axis.phases]
-        shifts = type(plan) in (DataPlan, DotDataPlan) and plan.may_begin_early(n)
-        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests) and not shifts:
+        if plan.tile[n] > 1 and any(0 < rest < span for rest in rests) and not plan.may_begin_early(n):
             return False
         if n < len(plan.axes) - 1 and span < plan.tile[n]:
             return False

@@ -20,6 +20,8 @@ class DepthwiseDataPlan(DataPlan):
     of an axis begins early and repeats some outputs.
     """
 
+    KIND = "across groups, rows together"
+
     @property
     def rows(self) -> GatherAxis:
         """The axis before the innermost, that of the batch if there is no other."""

@@ -31,6 +31,11 @@ class DepthwiseWeightsPlan(WeightsPlan):
     tap_rows: int  # of a tile: all, or fewer
 
     @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return f"{self.lanes_along}, taps together"
+
+    @property
     def own_sums(self) -> bool:
         """No: sums are always added up, and written, by the second stage."""
         return False

@@ -48,6 +48,14 @@ def taps_together(axis: WindowAxis) -> list[int]:
 class DotDataPlan(MatrixDataPlan):
     """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
 
+    KIND = "by dot products"
+    BY_DOTS = True
+
+    @property
+    def plain_tiles(self) -> bool:
+        """Whether tiles may begin anywhere."""
+        return type(self) is DotDataPlan
+
     @property
     def hides_weights(self) -> bool:
         """Yes: see `tiles.dot_cycles`."""
@@ -115,6 +123,8 @@ class DotWeightsPlan(MatrixWeightsPlan):
     does not meet x in. Rows of a tile are channels of x and, with `tile_taps`, what several taps meet: few channels
     would leave a tile with fewer sums than a dot product takes cycles.
     """
+
+    KIND = "by dot products"
 
     rows_apart: bool = False
 

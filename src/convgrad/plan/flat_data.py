@@ -20,6 +20,8 @@ class FlatDataPlan(DataPlan):
     computes whole rows, tile by tile of `vectors` of them; the last tile begins early and repeats some outputs.
     """
 
+    KIND = "along outputs, in place"
+
     vectors: int  # side by side in a tile
 
     @property

@@ -18,6 +18,8 @@ class FoldedPlan(DataPlan):
     one, each with rows of its own. The order of every sum is that of `unfolded`.
     """
 
+    KIND = "along outputs, phases at once"
+
     unfolded: ConvProblem
 
     @property

@@ -20,6 +20,8 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
     the task then meet that copy.
     """
 
+    KIND = "on matrix tiles, gathered for each tap"
+
     @property
     def longest(self) -> int:
         """The outermost axis of which a block has several windows: what its taps do not meet x in is left out."""

@@ -23,6 +23,8 @@ class GroupWeightsPlan(WeightsPlan):
     x; so a tap is a shift of the slab.
     """
 
+    KIND = "lanes along x across groups, y picked"
+
     taps_together: int  # of a tile, in the order of all taps
     tile_rows: int  # channels of y in a tile
 

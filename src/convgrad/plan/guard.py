@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING, cast
 
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.choose import Plan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.patch_data import PatchDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.window_axes import window_axes
-from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
-ALONG_WINDOWS = (WindowLanesPlan, PlaneWeightsPlan)  # zeros fill the vectors of y there, and numbers of x meet them
+if TYPE_CHECKING:
+    from convgrad.plan.choose import Plan
+    from convgrad.plan.plane_weights import PlaneWeightsPlan
+    from convgrad.plan.weights import WeightsPlan
+
 COPIED_FOR = 2  # numbers that are read and written, not only read
 
 
@@ -59,7 +61,8 @@ def guard_of(plan: Plan) -> Guard | None:
     if 0 in problem.shapes["w"]:
         return None
     if problem.unknown is Unknown.W:
-        return _of_weights(problem, along_windows=isinstance(plan, ALONG_WINDOWS))
+        sums = cast("WeightsPlan | PlaneWeightsPlan", plan)
+        return _of_weights(problem, along_windows=sums.ALONG_WINDOWS)
     return _of_data(problem)
 
 

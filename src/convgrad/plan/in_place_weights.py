@@ -18,6 +18,8 @@ class InPlaceWeightsPlan(WindowLanesPlan):
     beside the image are masked. A block is some rows of one image.
     """
 
+    KIND = "lanes along windows, in place"
+
     @property
     def pitch(self) -> int:
         """From one row to the next."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from convgrad import settings
 from convgrad.errors import SettingError
@@ -18,8 +19,7 @@ from convgrad.plan import host
 from convgrad.plan.host import AVX2_FLAGS, AVX512_FLAGS, amx_refusal, cpu_flags, host_triple
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """An instruction set that kernels can be compiled for."""
 
     arch: str

@@ -1,8 +1,6 @@
 """Plans for matrix units: the blocking of a DataPlan, with tiles of 16 outputs and 16 channels as its numbers.
 
-Operands are packed as bf16 pieces; products of pieces are summed in f32, over the whole of a sum the small ones first
-and those of the two largest pieces last, since a rounding error of a small product is a small error only as long as
-nothing large has been added.
+Operands are packed as the bf16 pieces of `plan/units.py`.
 """
 
 from __future__ import annotations
@@ -13,58 +11,17 @@ from math import prod
 from convgrad.plan.costs import SPLIT
 from convgrad.plan.data import DataPlan
 from convgrad.plan.strides import row_major
-from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.plan.units import WHOLE, Products
+from convgrad.problem.conv import Ints
 
 ROWS = 16  # outputs, or channels, of a tile
 COLUMNS = 16  # channels of a tile
 DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
 
-Products = tuple[tuple[int, int], ...]  # pieces of either operand, the largest being 0
-
-_TWO: Products = ((1, 0), (0, 1), (0, 0))
-PRODUCTS: dict[
-    tuple[str, str], tuple[int, Products]
-] = {  # by type and mode: pieces of each operand, and what is summed
-    ("bf16", "strict"): (1, ((0, 0),)),
-    ("f16", "strict"): (2, ((1, 1), *_TWO)),
-    ("f32", "strict"): (3, ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0))),
-    ("f32", "tf32"): (2, _TWO),
-    ("f32", "f16"): (2, _TWO),
-    ("f32", "bf16"): (1, ((0, 0),)),
-    ("f32", "any"): (1, ((0, 0),)),
-}
-
-WHOLE = {"bf16": 1, "f16": 2, "f32": 3}  # pieces of a number that hold all of it
-
-
-def loads_of(products: Products) -> tuple[int, int]:
-    """How often pieces of either operand are loaded for one step of a sum: not again where the next product has it."""
-    *small, largest = products
-    loads = [0, 0]
-    for together in (small, [largest]):
-        for side in (0, 1):
-            pieces = [product[side] for product in together]
-            loads[side] += sum(1 for n, piece in enumerate(pieces) if n == 0 or piece != pieces[n - 1])
-    return loads[0], loads[1]
-
-
-def products_of(problem: ConvProblem) -> tuple[int, Products] | None:
-    """How a matrix unit computes a problem; None if it cannot."""
-    return PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))
-
 
 def halves_of(channels: int) -> tuple[int, int]:
     """How many of up to 32 channels are the first of a pair, and how many the second."""
     return -(-channels // 2), channels // 2
-
-
-def needs_watch(dtype: str, pieces: int) -> bool:
-    """Whether numbers that the unit would compute with differently from f32 arithmetic must be looked for.
-
-    In several pieces infinity and NaN fall apart, and small pieces of small numbers are denormals, which the unit takes
-    for zero, as it does those of bf16. What a mode allows to be rounded to one piece is not looked at.
-    """
-    return pieces >= WHOLE[dtype] or pieces > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +61,9 @@ class MatrixDataPlan(DataPlan):
     If `watch` is set, tasks look for numbers that pieces cannot stand for, and where there are any, `fallback` computes
     everything again.
     """
+
+    KIND = "on matrix tiles"
+    ON_UNITS = True
 
     rows: int
     pieces: int

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.flat import FlatWeightsPlan
-from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, WHOLE, Products, watched
+from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, watched
 from convgrad.plan.strides import row_major
+from convgrad.plan.units import WHOLE, Products
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
 
@@ -20,6 +21,9 @@ class MatrixWeightsPlan(FlatWeightsPlan):
     holds its pieces one after the other. y is transposed once, in the order (piece, lane block, outer axes, pair of
     windows, lane, window of the pair).
     """
+
+    KIND = "on matrix tiles"
+    ON_UNITS = True
 
     pieces: int
     products: Products

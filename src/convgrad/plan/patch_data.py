@@ -22,6 +22,8 @@ class PatchDataPlan(DataPlan):
     them lie as `patches` has it. The order of every sum is that of `patches`, whose elements meet one tap each.
     """
 
+    KIND = "along taps of patches"
+
     patches: ConvProblem
 
     @property

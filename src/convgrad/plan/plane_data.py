@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
@@ -25,6 +26,8 @@ class PlaneDataPlan:
     tile on their way; phases of the innermost axis meet in registers. Sizes count numbers of the arithmetic type.
     """
 
+    KIND: ClassVar[str] = "along outputs of planes"
+
     problem: ConvProblem
     isa: str
     compute: str
@@ -38,6 +41,11 @@ class PlaneDataPlan:
     run: int  # groups of a task
     masks: bool  # the last vector of a row is stored under a mask
     reasons: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return self.KIND
 
     @property
     def solves_y(self) -> bool:

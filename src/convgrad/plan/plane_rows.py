@@ -73,6 +73,8 @@ class PlaneRowsPlan(PlaneDataPlan):
     beside the image are read from zeros, of which a task has one row; lanes beside it are masked.
     """
 
+    KIND = "along outputs of planes, rows in place"
+
     fetches: tuple[str, ...] = ()  # tensors that are asked for some tiles ahead
 
     def bytes_ahead(self, name: str) -> int:
@@ -151,6 +153,8 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
     Lanes beside the row are zero on both sides. Rows of x beside the image are read from zeros, of which a task has one
     row; the last windows of a block, fewer than `rows`, have a tile of their own.
     """
+
+    KIND = "along windows, rows in place"
 
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
@@ -29,6 +30,9 @@ class PlaneWeightsPlan:
     chunk follows from the shape alone. Sizes count numbers of the arithmetic type.
     """
 
+    KIND: ClassVar[str] = "along windows"
+    ALONG_WINDOWS: ClassVar[bool] = True
+
     problem: ConvProblem
     isa: str
     compute: str
@@ -45,6 +49,11 @@ class PlaneWeightsPlan:
     reasons: tuple[str, ...] = ()
 
     lane_groups = 1  # a slab holds one group
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return self.KIND
 
     @property
     def taps(self) -> int:

@@ -24,6 +24,8 @@ class RowDataPlan(FoldedPlan):
     axis of the input is strided, lanes are picked from as many vectors as the stride is long.
     """
 
+    KIND = "along outputs, rows in place"
+
     @property
     def phases(self) -> int:
         """Of the innermost axis."""

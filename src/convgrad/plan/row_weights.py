@@ -19,6 +19,8 @@ class RowWeightsPlan(InPlaceWeightsPlan):
     Vectors end with a row. Of x as many are read as the stride is long, for each tap, and what windows meet is picked.
     """
 
+    KIND = "lanes along windows of a row, in place"
+
     @property
     def vectors_of_row(self) -> int:
         """Of windows."""

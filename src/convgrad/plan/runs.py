@@ -69,6 +69,8 @@ class Runs:
 class DotRunPlan(Runs, DotDataPlan):
     """By dot products."""
 
+    KIND = "by dot products of runs"
+
     @property
     def run_pairs(self) -> int:
         """The last one of an odd run meets a weight that is zero."""
@@ -97,6 +99,8 @@ class DotRunPlan(Runs, DotDataPlan):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixRunPlan(Runs, MatrixDataPlan):
     """On matrix tiles: 32 numbers of a run are a row of A, whose rows are as far apart as the windows of outputs."""
+
+    KIND = "on matrix tiles, along runs"
 
     @property
     def run_blocks(self) -> int:

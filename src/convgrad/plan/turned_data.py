@@ -22,6 +22,8 @@ class TurnedDataPlan(DataPlan):
     added: C - 1 shuffles for a position, where picking takes one for each of its numbers, and often for each tap.
     """
 
+    KIND = "across groups, turned at the end"
+
     @property
     def turns(self) -> int:
         """Channels of a group, which are sums of a position."""

@@ -22,6 +22,8 @@ class TurnedDotPlan(DotDataPlan):
     channel of the pair).
     """
 
+    KIND = "by dot products across groups, turned at the end"
+
     @property
     def turns(self) -> int:
         """Sums of a position."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.weights_slabs import WeightsSlabs
@@ -22,6 +23,20 @@ class WeightsPlan(WeightsSlabs):
 
     What its fields mean is told by `WeightsBlocks`.
     """
+
+    KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
+    ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
+    ALONG_WINDOWS: ClassVar[bool] = False  # then zeros fill up the vectors of y, and numbers of x meet them
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return self.KIND or self.lanes_along
+
+    @property
+    def lanes_along(self) -> str:
+        """Of plans of several kinds."""
+        return f"lanes along {self.lane_side}{' across groups' if self.spread else ''}"
 
     # --- sums
 

@@ -23,6 +23,9 @@ class WindowLanesPlan(FlatWeightsPlan):
     weight take as much room as elsewhere a whole row of lanes. Channels fill no lanes, and need not be many.
     """
 
+    KIND = "lanes along windows"
+    ALONG_WINDOWS = True
+
     @property
     def along_windows(self) -> bool:
         """Yes."""

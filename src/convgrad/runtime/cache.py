@@ -7,45 +7,46 @@ doctor`. Since files hold code that will run, a directory or file that other use
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from convgrad import settings
 from convgrad.plan.machine import Machine
 from convgrad.runtime.jit import OPTIONS
 
-FORMAT = 1  # of the files
+try:
+    from _blake2 import blake2b  # the one of hashlib, which would load OpenSSL for it
+except ImportError:
+    from hashlib import blake2b
+
+FORMAT = 2  # of the files
 MAGIC = b"convgrad"
 SUFFIX = ".kernel"
+WRITING = ".writing-"  # how the names of files begin that are not whole yet
 LIMIT_BYTES = 256 << 20
 SWEEP_EVERY = 64  # writes of one process between looks at the size of the cache
 
-_HEADER = struct.Struct("<8sI32sII")  # magic, format, sha256 of key and rest, bytes of notes, bytes of object code
+_HEADER = struct.Struct("<8sI32sII")  # magic, format, digest of key and rest, bytes of notes, bytes of object code
 _SOURCES = ("dtypes.py", "problem", "plan", "codegen", "runtime")  # what decides the code of a kernel
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What is kept of a kernel."""
 
     objects: bytes
     notes: dict[str, Any]  # JSON: stages and sizes, and what it is, for people
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """Where the cache is, or why there is none."""
 
-    folder: Path | None
+    folder: str | None
     refusal: str  # empty if the cache is in use
 
 
@@ -56,7 +57,7 @@ _last_failure = ""
 def key_of(kind: str, problem: object, machine: Machine) -> str:
     """Names everything that the code depends on."""
     text = "\n".join((kind, repr(problem), repr(machine), code_version()))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return blake2b(text.encode(), digest_size=32).hexdigest()
 
 
 @cache
@@ -70,7 +71,7 @@ def code_version() -> str:
 
     root = os.path.dirname(os.path.dirname(__file__))
     marks = [mark for name in _SOURCES for mark in _marks_of(root, name)]
-    digest = hashlib.sha256(repr(marks).encode()).hexdigest()[:16]
+    digest = blake2b(repr(marks).encode(), digest_size=8).hexdigest()
     version = getattr(sys.modules["convgrad"], "__version__", "")
     return f"convgrad {version} {digest}, llvmlite {llvmlite.__version__}, {OPTIONS}, format {FORMAT}"
 
@@ -94,10 +95,10 @@ def state() -> State:
 
 
 @cache
-def _inspect(folder: Path) -> State:
+def _inspect(folder: str) -> State:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        refusal = _unsafe(folder.stat(), f"the directory {folder}")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        refusal = _unsafe(os.stat(folder), f"the directory {folder}")
         if not refusal and not os.access(folder, os.R_OK | os.X_OK):
             refusal = f"the directory {folder} cannot be read"
     except OSError as error:
@@ -115,13 +116,18 @@ def _unsafe(found: os.stat_result, what: str) -> str:
     return ""
 
 
+def path_of(folder: str, key: str) -> str:
+    """The file of an entry."""
+    return os.path.join(folder, key + SUFFIX)
+
+
 def read(key: str) -> Entry | None:
     """The entry of a key, if there is a whole one that nobody else could have written."""
     folder = state().folder
     if folder is None:
         return None
     try:
-        with open(folder / (key + SUFFIX), "rb", opener=_open_at_once) as file:
+        with open(path_of(folder, key), "rb", opener=_open_at_once) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode) or _unsafe(found, "the file"):
                 return None
@@ -144,14 +150,14 @@ def write(key: str, entry: Entry) -> None:
 
     temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".writing-", dir=folder)  # mode 0600
+        handle, temporary = tempfile.mkstemp(prefix=WRITING, dir=folder)  # mode 0600
         with os.fdopen(handle, "wb") as file:
             file.write(_encode(key, entry))
-        os.replace(temporary, folder / (key + SUFFIX))
+        os.replace(temporary, path_of(folder, key))
     except OSError as error:
         _last_failure = f"{error.strerror} ({folder})"
         if temporary:
-            _remove(Path(temporary))
+            remove(temporary)
         return
     _writes += 1
     if _writes % SWEEP_EVERY == 1:
@@ -175,60 +181,60 @@ def _decode(key: str, data: bytes) -> Entry | None:
 
 
 def _digest(key: str, body: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + body).digest()  # the key, so that a file under a wrong name is not taken
+    """Of the key, too, so that a file under a wrong name is not taken."""
+    return blake2b(key.encode() + body, digest_size=32).digest()
 
 
-def _sweep(folder: Path, limit: int) -> None:
+def _sweep(folder: str, limit: int) -> None:
     """Delete the oldest files until the rest fits, and what crashed writers left behind."""
-    files = _files(folder)
-    total = sum(size for _, size, _ in files)
-    for _, size, path in sorted(files):
+    kept = files(folder)
+    total = sum(size for _, size, _ in kept)
+    for _, size, path in sorted(kept):
         if total <= limit:
             break
-        _remove(path)
+        remove(path)
         total -= size
-    newest = max((time for time, _, _ in files), default=0.0)
-    for path in folder.glob(".writing-*"):
-        try:
-            if path.stat().st_mtime < newest - 3600:
-                _remove(path)
-        except OSError:
-            continue  # its writer was alive after all
+    newest = max((time for time, _, _ in kept), default=0.0)
+    for time, _, path in files(folder, WRITING, ""):
+        if time < newest - 3600:
+            remove(path)
 
 
-def _files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Time, size and path of every entry."""
+def files(folder: str, prefix: str = "", suffix: str = SUFFIX) -> list[tuple[float, int, str]]:
+    """Time, size and path of every entry, or of the files of another kind."""
     found = []
     try:
         for item in os.scandir(folder):
-            if item.name.endswith(SUFFIX):
+            if item.name.startswith(prefix) and item.name.endswith(suffix):
                 status = item.stat()
-                found.append((status.st_mtime, status.st_size, Path(item.path)))
+                found.append((status.st_mtime, status.st_size, item.path))
     except OSError:
         pass  # deleted while we looked: another process sweeps too
     return found
 
 
-def _remove(path: Path) -> None:
+def remove(path: str) -> bool:
+    """Delete a file; returns whether this did it, not somebody else or nobody."""
     try:
-        path.unlink()
+        os.unlink(path)
     except OSError:
-        return  # somebody else did, or nobody can
+        return False
+    return True
 
 
 def size() -> tuple[int, int]:
     """Number of entries and their bytes."""
     folder = state().folder
-    files = _files(folder) if folder else []
-    return len(files), sum(size for _, size, _ in files)
+    kept = files(folder) if folder else []
+    return len(kept), sum(size for _, size, _ in kept)
 
 
 def entries() -> list[dict[str, Any]]:
     """The notes of every whole entry, with its `bytes`, oldest first."""
     folder = state().folder
     listed = []
-    for _, size, path in sorted(_files(folder)) if folder else []:
-        entry = read(path.name.removesuffix(SUFFIX))
+    for _, size, path in sorted(files(folder)) if folder else []:
+        entry = read(os.path.basename(path).removesuffix(SUFFIX))
         if entry:
             listed.append({**entry.notes, "bytes": size})
     return listed
@@ -237,10 +243,10 @@ def entries() -> list[dict[str, Any]]:
 def clear() -> int:
     """Delete every entry; returns how many there were."""
     folder = state().folder
-    files = _files(folder) if folder else []
-    for _, _, path in files:
-        _remove(path)
-    return len(files)
+    kept = files(folder) if folder else []
+    for _, _, path in kept:
+        remove(path)
+    return len(kept)
 
 
 def last_failure() -> str:

@@ -7,9 +7,6 @@ a decision only says which of its variants is taken.
 
 from __future__ import annotations
 
-from contextlib import suppress
-from pathlib import Path
-
 from convgrad.plan.machine import Machine
 from convgrad.problem.conv import ConvProblem
 from convgrad.runtime import cache
@@ -40,7 +37,7 @@ def forget(problem: ConvProblem, machine: Machine) -> bool:
     """Drop the decision on a problem, in memory and on disk; returns whether there was one."""
     known = _decided.pop((problem, machine), None) is not None
     folder = cache.state().folder
-    return _remove(folder / (_key(problem, machine) + cache.SUFFIX)) or known if folder else known
+    return cache.remove(cache.path_of(folder, _key(problem, machine))) or known if folder else known
 
 
 def forget_all() -> int:
@@ -48,8 +45,8 @@ def forget_all() -> int:
     known = len(_decided)
     _decided.clear()
     folder = cache.state().folder
-    files = list(folder.glob(f"{PREFIX}*{cache.SUFFIX}")) if folder else []
-    return max(known, sum(_remove(file) for file in files))
+    files = cache.files(folder, PREFIX) if folder else []
+    return max(known, sum(cache.remove(path) for _, _, path in files))
 
 
 def forget_in_memory() -> None:
@@ -65,10 +62,3 @@ def _on_disk(problem: ConvProblem, machine: Machine) -> int | None:
     entry = cache.read(_key(problem, machine))
     variant = entry.notes.get("variant") if entry else None
     return variant if type(variant) is int and 0 <= variant < MOST_VARIANTS else None
-
-
-def _remove(file: Path) -> bool:
-    with suppress(OSError):  # it is not there, or nobody may delete it
-        file.unlink()
-        return True
-    return False

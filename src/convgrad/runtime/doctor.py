@@ -74,7 +74,7 @@ def _cache() -> dict[str, Any]:
     entries, size = cache.size()
     return {
         "status": "in use",
-        "directory": str(state.folder),
+        "directory": state.folder,
         "kernels": entries,
         "bytes": size,
         "limit": cache.LIMIT_BYTES,
@@ -87,7 +87,7 @@ def _settings() -> dict[str, Any]:
     return {
         "CONVGRAD_ISA": settings.isa() or "not set",
         "CONVGRAD_FPMATH_MODE": settings.fpmath_mode(),
-        "CONVGRAD_CACHE_DIR": str(settings.cache_dir() or "off"),
+        "CONVGRAD_CACHE_DIR": settings.cache_dir() or "off",
         "threads": "{} by {}".format(*(settings.num_threads() or ("not set", "default"))),
     }
 

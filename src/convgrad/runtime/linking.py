@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from convgrad.runtime.object_file import (
     EM_AARCH64,
@@ -35,8 +35,7 @@ _STUB_BYTES = 16
 _SLOT_BYTES = 8  # of the table of addresses that code loads from (GOT)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Offsets from the base of the image; each group begins on a page of its own."""
 
     sections: dict[int, int]  # of a section by its number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 EM_X86_64, EM_AARCH64 = 62, 183
 MACHINES = {"x86_64": EM_X86_64, "amd64": EM_X86_64, "aarch64": EM_AARCH64, "arm64": EM_AARCH64}
@@ -22,8 +22,7 @@ class UnsupportedObject(Exception):
     """An object file that this loader does not take."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A section header."""
 
     name: str
@@ -41,8 +40,7 @@ class Section:
         return bool(self.flags & SHF_ALLOC) and self.size > 0 and not self.name.startswith((".eh_frame", ".note"))
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """An entry of the symbol table."""
 
     name: str

@@ -17,8 +17,7 @@ import ctypes
 import os
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 from convgrad import settings
 from convgrad.errors import SettingError
@@ -31,8 +30,7 @@ BY_US = ("set_num_threads", "CONVGRAD_NUM_THREADS")  # said to convgrad: OpenMP'
 MOST_THREADS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """A way to run a compiled function on several threads."""
 
     name: str  # openmp, pool or python; none before it is needed
@@ -191,7 +189,8 @@ def run_stage(function: int, record: int, threads: int) -> None:
 def openmp_in_process() -> Route | None:
     """The OpenMP runtime that somebody else loaded; PyTorch's if there are several."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            lines = file.read().splitlines()
     except OSError:
         return None
     mapped = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "omp" in line and "/" in line)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from convgrad.errors import AttributeRuleError, ShapeError
 from convgrad.spec.attributes import LARGEST, integers, parse_attributes
@@ -18,8 +17,7 @@ Ints = tuple[int, ...]
 AUTO_PAD_RULES = ("code", "page")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(NamedTuple):
     """An operation on tensors of known shape. Channels count all groups; spatial tuples run from the outermost axis."""
 
     op: str

@@ -6,7 +6,7 @@ Source: the operation pages of the oneDNN Graph specification, where the pages a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from convgrad.errors import AttributeRuleError
 
@@ -15,8 +15,7 @@ WEIGHTS_FORMATS = ("OIX", "XIO", "IOX", "XOI")
 AUTO_PADS = ("NONE", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attribute:
+class Attribute(NamedTuple):
     """One attribute of an operation."""
 
     name: str
@@ -27,16 +26,15 @@ class Attribute:
     values: tuple[str, ...] = ()  # of a string, in any letter case
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class Schema(NamedTuple):
     """One operation: which tensors it takes and gives, and which attributes."""
 
     op: str
     family: str  # "convolution", "transposed" or "bias"
     inputs: tuple[str, ...]  # the required ones
-    optional: str | None = None  # a last input that may be left out: "bias", or a shape of integers
     output: str
     attributes: tuple[Attribute, ...]
+    optional: str | None = None  # a last input that may be left out: "bias", or a shape of integers
 
     @property
     def shape_attribute(self) -> str | None:

@@ -6,14 +6,13 @@ padding OP. A window spans EK = (K - 1) * D + 1 elements, and  X = S * (Y - 1) +
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from convgrad.errors import ShapeError
 from convgrad.spec.attributes import LARGEST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
+class Axis(NamedTuple):
     """One spatial axis, as far as it is known; messages are written from it."""
 
     op: str

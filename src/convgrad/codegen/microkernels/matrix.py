@@ -9,7 +9,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, COLUMNS, ROW_BYTES, TileUnit
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.plan.matrix import Products
+from convgrad.plan.units import Products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

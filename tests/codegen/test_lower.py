@@ -1,0 +1,37 @@
+"""Every kind of plan finds the function that lowers it."""
+
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+import convgrad.plan
+from convgrad.codegen.lower import LOWERINGS
+from convgrad.plan.data import DataPlan
+from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.weights import WeightsPlan
+
+BASES = (DataPlan, WeightsPlan, PlaneDataPlan, PlaneWeightsPlan)  # data and weights in turn
+ABSTRACT = {"FlatWeightsPlan"}  # what two kinds have in common
+KINDS = {
+    value
+    for module in pkgutil.iter_modules(convgrad.plan.__path__)
+    for value in vars(import_module(f"convgrad.plan.{module.name}")).values()
+    if isinstance(value, type) and issubclass(value, BASES)
+}
+
+
+def test_each_kind_has_a_row():
+    assert {kind.__name__ for kind in KINDS} - ABSTRACT == set(LOWERINGS)
+
+
+@pytest.mark.parametrize("name", sorted(LOWERINGS.values()))
+def test_each_row_names_a_function(name):
+    assert callable(getattr(import_module(f"convgrad.codegen.{name}"), f"lower_{name}"))
+
+
+@pytest.mark.parametrize("side", [BASES[::2], BASES[1::2]], ids=["data", "weights"])
+def test_kinds_are_told_apart_in_words(side):
+    words = [kind.KIND for kind in KINDS if issubclass(kind, side) and kind.KIND]
+    assert len(set(words)) == len(words)
