@@ -100,7 +100,13 @@ def test_importing_the_package_loads_nothing_that_only_writing_to_the_cache_need
 
 
 def test_a_first_call_loads_the_compiler_of_its_own_kind_of_plan():
-    others = ["plan.choose_weights", "plan.choose_matrix", "codegen.weights", "codegen.matrix_data", "codegen.plane_data"]
+    others = [
+        "plan.choose_weights",
+        "plan.choose_matrix",
+        "codegen.weights",
+        "codegen.matrix_data",
+        "codegen.plane_data",
+    ]
     call = (
         "import os, numpy, convgrad; os.environ.update(CONVGRAD_ISA='portable', CONVGRAD_CACHE_DIR='off'); "
         "a = numpy.ones((1, 8, 8, 8), 'f4'); convgrad.convolution(a, a, strides=(1, 1), dilations=(1, 1))"

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from convgrad.errors import AttributeRuleError, ShapeError
-from convgrad.torch import operators
-from convgrad.torch.pads import same_pads
+from convgrad.torch import forward
 
 Ints = tuple[int, ...]
 
@@ -42,29 +41,6 @@ class _Layer:
 
     def _get_name(self) -> str:
         return f"convgrad.{type(self).__name__}"
-
-    def _with_batch(self, input: Tensor) -> tuple[Tensor, bool]:
-        """The input with a batch axis, and whether it had one."""
-        if input.dim() == self.rank + 2:
-            return input, True
-        if input.dim() == self.rank + 1:
-            return input.unsqueeze(0), False
-        raise ShapeError(
-            f"{type(self).__name__}: input {list(input.shape)} has {input.dim()} axes, but {self.rank} spatial axes "
-            f"make {self.rank + 2}, or {self.rank + 1} without a batch; add or remove axes of the input"
-        )
-
-    def _pads(self, image: Sequence[int] | None) -> tuple[Ints, Ints]:
-        """pads_begin and pads_end; `image` are the extents that a convolution meets, None for a transposed one."""
-        padding = self.padding
-        if isinstance(padding, str):
-            if padding == "valid":
-                return (0,) * self.rank, (0,) * self.rank
-            lower = padding == "same_lower"
-            return same_pads(self.kernel_size, self.stride, self.dilation, image, lower=lower)
-        if padding and isinstance(padding[0], tuple):
-            return tuple(begin for begin, _ in padding), tuple(end for _, end in padding)
-        return padding, padding
 
     def _set_padding(self, padding: str | Ints | tuple[Ints, ...]) -> None:
         """Keep pads that the constructor of `torch.nn` does not take."""
@@ -99,14 +75,9 @@ class _Convolution(_Layer):
 
     def _conv_forward(self, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution of (batch, in_channels, *extents) or, without a batch, (in_channels, *extents)."""
-        input, batched = self._with_batch(input)
-        begin, end = self._pads(input.shape[2:])
-        if self.padding_mode != "zeros":
-            last_axis_first = [pad for pair in zip(reversed(begin), reversed(end), strict=True) for pad in pair]
-            input = torch.nn.functional.pad(input, last_axis_first, mode=self.padding_mode)
-            begin = end = (0,) * self.rank
-        dst = operators.convolution(input, weight, bias, self.stride, begin, end, self.dilation, self.groups)
-        return dst if batched else dst.squeeze(0)
+        return forward.convolution(
+            input, weight, bias, self.stride, self.padding, self.dilation, self.groups, self.padding_mode
+        )
 
 
 class _Transposed(_Layer):
@@ -149,41 +120,10 @@ class _Transposed(_Layer):
 
         output_size, the extents of the result with or without its batch and channels, chooses the output_padding.
         """
-        input, batched = self._with_batch(input)
-        begin, end = self._pads(None)
-        output_padding = self.output_padding
-        if output_size is not None:
-            self._check_entries(output_size, batched)
-            output_padding = self._padding_for(tuple(output_size)[-self.rank :], input.shape[2:], begin, end)
-        dst = operators.conv_transpose(
-            input, self.weight, self.bias, self.stride, begin, end, output_padding, self.dilation, self.groups
-        )
-        return dst if batched else dst.squeeze(0)
-
-    def _check_entries(self, output_size: Sequence[int], batched: bool) -> None:
-        whole = self.rank + 1 + batched
-        if len(output_size) not in (self.rank, whole):
-            raise ShapeError(
-                f"{type(self).__name__}: output_size {list(output_size)} has {len(output_size)} entries, but the "
-                f"result has {self.rank} spatial axes, {whole} axes in all; give {self.rank} or {whole} entries"
-            )
-
-    def _padding_for(self, size: Ints, extents: Sequence[int], begin: Ints, end: Ints) -> Ints:
-        """The output_padding that makes the result so large."""
-        least = tuple(
-            s * (y - 1) + (k - 1) * d + 1 - low - high
-            for s, y, k, d, low, high in zip(
-                self.stride, extents, self.kernel_size, self.dilation, begin, end, strict=True
-            )
-        )
-        padding = tuple(asked - x for asked, x in zip(size, least, strict=True))
-        if any(not 0 <= p < s for p, s in zip(padding, self.stride, strict=True)):
-            most = [x + s - 1 for x, s in zip(least, self.stride, strict=True)]
-            raise ShapeError(
-                f"{type(self).__name__}: output_size is {list(size)}, but an input of {list(extents)} with stride "
-                f"{list(self.stride)} gives {list(least)} to {most}; choose a size between them"
-            )
-        return padding
+        return forward.conv_transpose(
+            input, self.weight, self.bias, self.stride, self.padding, self.output_padding, self.dilation, self.groups,
+            output_size,
+        )  # fmt: skip
 
 
 def _divide(layer: str, padding: Any, auto_pad: str, rank: int) -> tuple[Any, Any]:

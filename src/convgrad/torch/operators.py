@@ -85,10 +85,11 @@ def _autocast(op):
 
 _define()
 
-from convgrad.torch import batching, derivatives  # noqa: E402  they need the operators to be defined
+from convgrad.torch import batching, derivatives, flops  # noqa: E402  they need the operators to be defined
 
 derivatives.register(LIBRARY)
 batching.register(LIBRARY)
+flops.register()
 
 # Functions with the signatures of the operators, which small layers should prefer to `torch.ops.convgrad`
 
