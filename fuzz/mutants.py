@@ -23,7 +23,9 @@ from typing import Any
 
 import numpy as np
 import problems
-from problems import Case, Failure, Layout
+import random_cases
+from problems import Failure
+from random_cases import Case, Layout
 
 import convgrad.codegen.bias as bias
 import convgrad.codegen.copying as copying
@@ -368,7 +370,7 @@ MUTANTS = {
 def by_cases(mutant: Mutant) -> str:
     """What kills a mutant: the large cases, then random ones like it."""
     start = time.perf_counter()
-    random = (problems.random_case(SEED, number) for number in count())
+    random = (random_cases.random_case(SEED, number) for number in count())
     for tried, case in enumerate(filter(mutant.like, chain(LARGE, ON_TILES, random)), 1):
         if time.perf_counter() - start > SECONDS or (mutant is MUTANTS["none"] and tried > 40):
             return ""
@@ -477,7 +479,7 @@ LARGE = (  # several tasks, several chunks, several blocks of input channels
     _case("ConvTranspose", (2, 1100, 6, 6), (1100, 20, 3, 3), **_PADS),
     _case("Convolution", (3, 17, 20, 20), (33, 17, 1, 1), accumulate=True),
 )
-_TILES = {"isa": "amx_emulated", "largest": problems.LARGE, "seed": 1}  # the first input is large
+_TILES = {"isa": "amx_emulated", "largest": random_cases.LARGE, "seed": 1}  # the first input is large
 ON_TILES = tuple(  # where matrix tiles are predicted to be the fastest
     replace(case, dtype=dtype)
     for dtype in ("f32", "bf16", "f16")

@@ -32,7 +32,8 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from problems import Case, call, forget, guarded_inputs, random_case, resolved_of
+from problems import call, forget, guarded_inputs, resolved_of
+from random_cases import Case, random_case
 
 from convgrad import ConvError
 from convgrad.arrays import call as calls

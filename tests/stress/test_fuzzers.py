@@ -13,6 +13,7 @@ import json_reader
 import numpy as np
 import problems
 import pytest
+from random_cases import case_from, random_case
 
 from convgrad.runtime import memory
 
@@ -41,14 +42,14 @@ def test_an_empty_tensor_of_any_extents_can_be_written_and_read_again():
 
 def test_a_line_rebuilds_its_case():
     for number in range(200):
-        case = problems.random_case(5, number)
-        again = problems.case_from(case.line().split("'")[1])
+        case = random_case(5, number)
+        again = case_from(case.line().split("'")[1])
         assert again.line() == case.line()
         assert again.layouts == case.layouts
 
 
 def test_a_case_of_another_day_still_runs(program):
-    case = problems.random_case(5, 1)
+    case = random_case(5, 1)
     assert program("problems.py", "--case", case.line().split("'")[1]).endswith("right\n")
 
 
@@ -109,7 +110,7 @@ def test_gaps_between_elements_are_looked_at():
 
 def test_the_workspace_is_put_between_guard_pages_and_back():
     plain = memory.acquire
-    case = problems.random_case(5, 1)
+    case = random_case(5, 1)
     with guarded.GuardedWorkspace() as workspace:
         assert memory.acquire != plain
         problems.check(case)
