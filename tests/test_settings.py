@@ -1,5 +1,8 @@
 """Environment variables: what they mean, and what a wrong one is told."""
 
+import os
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -89,6 +92,21 @@ def test_the_cache_directory_follows_the_variables(env, tmp_path):
         assert settings.cache_dir() == str(tmp_path / "convgrad")
     env("CONVGRAD_CACHE_DIR", str(tmp_path / "mine"))
     assert settings.cache_dir() == str(tmp_path / "mine")
+
+
+def test_other_systems_than_linux_have_directories_of_their_own(monkeypatch):
+    library = types.ModuleType("platformdirs")
+    library.user_cache_dir = lambda name, appauthor: f"/caches of {appauthor}/{name}"
+    monkeypatch.setitem(sys.modules, "platformdirs", library)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delenv("CONVGRAD_CACHE_DIR", raising=False)
+    assert settings.cache_dir() == "/caches of False/convgrad"
+
+
+def test_without_a_home_there_is_no_directory(env, monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    env("XDG_CACHE_HOME", "")
+    assert settings.cache_dir() is None
 
 
 def test_a_relative_xdg_directory_is_not_used(env):

@@ -85,14 +85,13 @@ def cache_dir() -> str | None:
 
 
 def _platform_cache_dir() -> str | None:
-    home = os.path.expanduser("~")
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
-    elif sys.platform == "darwin":
-        base = os.path.join(home, "Library", "Caches")
-    else:
-        xdg = os.environ.get("XDG_CACHE_HOME", "")
-        base = xdg if os.path.isabs(xdg) else os.path.join(home, ".cache")  # the standard ignores a relative one
+    if sys.platform != "linux":
+        from platformdirs import user_cache_dir
+
+        return user_cache_dir("convgrad", appauthor=False)
+    # The XDG rule itself, since importing a library for it would take as long as a first call from disk.
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    base = xdg if os.path.isabs(xdg) else os.path.expanduser("~/.cache")  # the standard ignores a relative one
     return os.path.join(base, "convgrad") if os.path.isabs(base) else None  # no home: nowhere to keep anything
 
 
