@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
+from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import compile_function, run_here
 from codegen.random_problems import altered, check, check_plan, random_problem, solve
-from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.isa.matrix import EmulatedTileUnit
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cases import shared
+from codegen.dense_problems import problem_of as exact_problem
 from codegen.random_problems import random_problem, strides_in
-from codegen.test_kernels import problem_of as exact_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.block_costs import EVEN_TASKS
 from convgrad.plan.blocks import MOST_PACKINGS

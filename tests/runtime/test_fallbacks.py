@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from codegen.buffers import Buffer, StridedArray
+from codegen.dense_problems import W, X, Y, problem_of
 from codegen.random_problems import solve
-from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
