@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from codegen.dense_problems import EDGES
+from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import check, random_problem
-from codegen.test_kernels import EDGES, KINDS
 from convgrad.codegen.lower import lower
 from convgrad.codegen.module import CALL_FIELDS
 from convgrad.plan.choose import variants

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 import pytest
 
+from codegen.dense_problems import W, Y, problem_of
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import altered, check, check_plan, random_problem
-from codegen.test_kernels import W, Y, problem_of
 from convgrad.codegen import ahead
 from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
 from convgrad.codegen.lower import lower

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from codegen.dense_problems import problem_of
 from codegen.emitted import each_isa
 from codegen.random_problems import check_plan
-from codegen.test_kernels import problem_of
 from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import writes_in_place

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import W, problem_of
+from codegen.matrix_checks import ISA, KEPT, WIDE, check_blocks, check_pieces, data, run
 from codegen.random_problems import altered, check_plan, random_problem
-from codegen.test_kernels import W, problem_of
-from codegen.test_matrix import ISA, KEPT, WIDE, check_blocks, check_pieces, data, run
 from convgrad.codegen.gathered_weights import row_vectors
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.matrix import UNITS, EmulatedTileUnit

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
+from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, each_isa, load_here, outer_isas, run_here
 from codegen.random_problems import random_problem, rebuilding, solve
-from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen import guard as emitting
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype

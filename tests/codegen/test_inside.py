@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import check_plan, random_problem, rebuilding
-from codegen.test_kernels import W, X, Y, problem_of
 from convgrad.codegen import inside_data, inside_weights
 from convgrad.codegen.isa import ISAS
 from convgrad.dtypes import COMPUTE

@@ -6,9 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from codegen.dense_problems import X, Y, problem_of
+from codegen.matrix_checks import BF16_KINDS, ISA, check_blocks, check_kind, check_pieces, data, run
 from codegen.random_problems import altered, check_plan, random_problem
-from codegen.test_kernels import X, Y, problem_of
-from codegen.test_matrix import BF16_KINDS, ISA, check_blocks, check_kind, check_pieces, data, run
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.runs import MatrixRunPlan

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from codegen import random_problems
+from codegen.dense_problems import EDGES, SAME, W, Y, problem_of
 from codegen.emitted import HOST_ISAS
+from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import check
-from codegen.test_kernels import EDGES, KINDS, SAME, SUMMED, W, Y, problem_of
+from codegen.test_kernels import SUMMED
 from convgrad.codegen import (
     bias,
     data,

@@ -8,9 +8,10 @@ import pytest
 
 import convgrad
 import convgrad.plan.data
+from codegen.dense_problems import SAME, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, run_here
+from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import check, solve
-from codegen.test_kernels import KINDS, SAME, X, Y, problem_of
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import SIZES
 from convgrad.plan.choose import choose

@@ -9,8 +9,8 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import each_isa, outer_isas, run_here
+from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import random_problem, rebuilding
-from codegen.test_kernels import KINDS
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import convgrad
+from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import compile_function
+from codegen.matrix_checks import BF16, KEPT, PLANS, WIDE, data, multiplied, plan_of, run, variant_of
 from codegen.random_problems import check, check_plan, random_problem
-from codegen.test_kernels import W, X, Y, problem_of
-from codegen.test_matrix import BF16, KEPT, PLANS, WIDE, data, multiplied, plan_of, run, variant_of
 from convgrad.codegen.isa.matrix import TileUnit
 from convgrad.plan import machine
 from convgrad.plan.choose import variants

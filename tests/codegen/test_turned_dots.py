@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
 from codegen.random_problems import altered, check_plan
 from codegen.test_dots import EMULATED, HERE, REAL, check_watched
 from codegen.test_group_weights import AXES
-from codegen.test_matrix import BF16_KINDS, check_kind, data, run
 from codegen.test_turned_data import problem_of
 from convgrad.codegen import turned_dots
 from convgrad.codegen.lower import lower

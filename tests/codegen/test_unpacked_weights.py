@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from codegen.dense_problems import problem_of
 from codegen.emitted import each_isa
 from codegen.random_problems import check_plan
-from codegen.test_kernels import problem_of
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for

@@ -15,7 +15,7 @@ import pytest
 
 import convgrad
 import jax_cases as cases
-from codegen.test_kernels import problem_of
+from codegen.dense_problems import problem_of
 from convgrad.dtypes import numpy_dtype
 from convgrad.errors import FileFormatError
 from convgrad.jax import handler, targets

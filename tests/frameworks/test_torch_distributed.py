@@ -1,4 +1,4 @@
-"""Split tensors on groups of processes: every check of distributed_checks.py, by 2 and by 4 of them over gloo."""
+"""Split tensors on groups of processes: every check of the modules split_*.py, by 2 and by 4 of them over gloo."""
 
 import json
 import re
@@ -13,7 +13,8 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
     pytest.skip("this PyTorch has no torch.distributed with gloo", allow_module_level=True)
 
 SCRIPT = Path(__file__).with_name("distributed_checks.py")
-CHECKS = re.findall(r"^@check\ndef (\w+)", SCRIPT.read_text(encoding="utf-8"), re.M)
+MODULES = sorted(SCRIPT.parent.glob("split_*.py"))
+CHECKS = [name for each in MODULES for name in re.findall(r"^@check\ndef (\w+)", each.read_text("utf-8"), re.M)]
 MOST_SECONDS = 240  # far beyond what they need on a busy machine
 
 

@@ -1,150 +1,18 @@
-"""Variants of plans: every one computes the definition, and what tuning decides is kept, used and forgotten."""
+"""Tuning: the fastest variant is found, and what is decided is kept, used and forgotten."""
 
 import os
 import sys
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
-from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.machine import current_machine
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.window_lanes import WindowLanesPlan
-from convgrad.problem.canonicalize import ROLES, canonicalize
-from convgrad.runtime import cache, decisions, kernel, kernel_for, set_num_threads, tuning
-from convgrad.spec.definition import define
-from convgrad.spec.resolve import resolve
+from convgrad.runtime import cache, decisions, kernel, kernel_for, tuning
+from runtime.variant_cases import case
 
 pytestmark = pytest.mark.usefixtures("cache_folder", "team")
-
-GEOMETRIES = {  # batch, groups, image and window channels of a group, extent, kernel, stride, pads, dilation
-    "dense": (2, 1, 9, 18, (7, 19), (3, 3), (1, 1), (1, 0), (1, 1)),
-    "strided": (2, 2, 5, 3, (11, 20), (3, 2), (2, 3), (1, 0), (1, 2)),
-    "strided, few channels": (2, 1, 3, 5, (9, 20), (3, 4), (2, 2), (1, 1), (1, 1)),
-    "depthwise": (2, 34, 1, 1, (6, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
-    "depthwise in whole vectors": (1, 32, 1, 1, (5, 9), (3, 3), (1, 1), (1, 1), (1, 1)),
-    "few channels of many groups": (1, 18, 2, 2, (5, 18), (2, 3), (1, 2), (0, 2), (2, 1)),
-}
-OPS = [op for op in ROLES if op != "BiasAddBackward"]
-
-
-def case(op, geometry, data_format, rng, bias=False, **types):
-    """A problem, its inputs and its exact result, on small integers."""
-    batch, groups, image, window, extent, taps, stride, pads, dilation = GEOMETRIES[geometry]
-    reach = [(t - 1) * d + 1 for t, d in zip(taps, dilation, strict=True)]
-    room = [e + 2 * p - r for e, p, r in zip(extent, pads, reach, strict=True)]
-    windows = [r // s + 1 for r, s in zip(room, stride, strict=True)]
-
-    def activation(channels, spatial):
-        return (batch, channels, *spatial) if data_format == "NCX" else (batch, *spatial, channels)
-
-    transposed = op.startswith("ConvTranspose")
-    shapes = {
-        "x": activation(groups * image, extent),
-        "w": (groups * window, image, *taps),
-        "y": activation(groups * window, windows),
-    }
-    *given, solved = ROLES[op]
-    attributes = {
-        "strides": stride, "pads_begin": pads, "pads_end": pads, "dilations": dilation, "groups": groups,
-        "data_format": data_format, "weights_format": "IOX" if transposed else "OIX",
-    }  # fmt: skip
-    if transposed:
-        attributes["output_padding"] = [r % s for r, s in zip(room, stride, strict=True)]
-    dtype = types.get("dtype", "f32")
-    inputs = [rng.integers(-2, 3, shapes[name]).astype(numpy_dtype(dtype)) for name in given]
-    if bias:
-        channels = groups * (image if solved == "x" else window)
-        inputs.append(rng.integers(-9, 10, channels).astype(numpy_dtype(dtype)))
-    resolved = resolve(op, attributes, [array.shape for array in inputs], output_shape=shapes[solved])
-    exact = np.ascontiguousarray(define(resolved, inputs))
-    problem = canonicalize(
-        resolved,
-        input_strides=[strides(array) for array in inputs[:2]],
-        output_strides=strides(exact),
-        dtype=dtype,
-        out_dtype=types.get("out_dtype", dtype),
-        bias_stride=1 if bias else None,
-    )
-    return problem, inputs, exact
-
-
-def strides(array):
-    return tuple(step // array.itemsize for step in array.strides)
-
-
-def call(made, op, problem, inputs, shape):
-    result = np.full(shape, np.nan, numpy_dtype(problem.out_dtype))
-    addresses = dict(zip(ROLES[op], [array.ctypes.data for array in (*inputs[:2], result)], strict=True))
-    made(addresses["x"], addresses["w"], addresses["y"], inputs[2].ctypes.data if len(inputs) > 2 else 0)
-    return result
-
-
-def kind(plan):
-    if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan | FoldedPlan | WindowLanesPlan):
-        return type(plan).__name__
-    if hasattr(plan, "lane_side"):
-        return f"weights, {plan.lane_side}{' across groups' if plan.spread else ''}{' in place' * plan.direct}"
-    return "outputs" if plan.pixels else f"{'groups' if plan.spread else 'channels'}{' in place' * plan.reads_in_place}"
-
-
-@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("op", OPS)
-def test_every_variant_computes_the_definition_on_any_number_of_threads(op, geometry, data_format, rng):
-    problem, inputs, exact = case(op, geometry, data_format, rng)
-    plans = list(variants(problem, current_machine()))
-    assert len(plans) >= 2
-    for variant, plan in enumerate(plans):
-        made = kernel.kernel_of_variant(problem, current_machine(), variant)
-        for threads in (1, 2, 5):
-            set_num_threads(threads)
-            result = call(made, op, problem, inputs, exact.shape)
-            np.testing.assert_array_equal(result, exact, err_msg=f"{problem} as {plan} on {threads} threads")
-
-
-def test_these_geometries_have_every_kind_of_variant(rng):
-    found = Counter()
-    for op in OPS:
-        for geometry in GEOMETRIES:
-            for data_format in ("NCX", "NXC"):
-                problem, *_ = case(op, geometry, data_format, rng)
-                found.update(kind(plan) for plan in variants(problem, current_machine()))
-    assert {"outputs", "groups", "groups in place", "channels", "weights, x", "weights, y"} <= set(found)
-    assert {"weights, y across groups", "weights, y across groups in place"} <= set(found)
-    assert {"PlaneDataPlan", "PlaneWeightsPlan", "FoldedPlan", "WindowLanesPlan"} <= set(found)
-
-
-@pytest.mark.parametrize(("dtype", "out_dtype"), [("f64", "f64"), ("bf16", "f32"), ("f16", "f32")])
-@pytest.mark.parametrize("op", OPS)
-def test_every_variant_computes_the_definition_in_other_types(op, dtype, out_dtype, rng):
-    bias = not op.endswith("Weights") and "Backward" not in op
-    problem, inputs, exact = case(op, "strided", "NXC", rng, bias, dtype=dtype, out_dtype=out_dtype)
-    for variant, plan in enumerate(variants(problem, current_machine())):
-        made = kernel.kernel_of_variant(problem, current_machine(), variant)
-        result = call(made, op, problem, inputs, exact.shape)
-        np.testing.assert_array_equal(result, exact, err_msg=f"{problem} as {plan}")
-
-
-@pytest.mark.parametrize("op", OPS)
-def test_a_variant_has_the_same_bits_on_any_number_of_threads(op, rng):
-    problem, inputs, exact = case(op, "dense", "NCX", rng)
-    inputs = [rng.standard_normal(array.shape).astype(array.dtype) for array in inputs]
-    for variant, _ in enumerate(variants(problem, current_machine())):
-        made = kernel.kernel_of_variant(problem, current_machine(), variant)
-        results = []
-        for threads in (1, 2, 3, 7):
-            set_num_threads(threads)
-            results.append(call(made, op, problem, inputs, exact.shape).tobytes())
-        assert len(set(results)) == 1
-
-
-# --- decisions
 
 
 @pytest.fixture
