@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index, lanes_of, vector_of
+from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa import x86
-from convgrad.codegen.isa.conversions import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float, like
+from convgrad.codegen.isa.conversions import (
+    bfloat_to_float,
+    float_to_bfloat,
+    float_to_half,
+    half_to_float,
+    like,
+    rounded_to_bfloat,
+)  # fmt: skip
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
+PACKED = 32  # bytes of vectors whose words are packed half by half
 PART = 4  # f32 numbers of the parts of a vector that most shuffles stay inside
 ARITHMETIC = {"f32": "float", "f64": "double"}
 BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
@@ -176,12 +184,45 @@ class Isa:
 
     def _narrow(self, b: Builder, dtype: str, value: Value) -> Value:
         if dtype == "bf16":
-            return float_to_bfloat(b, value)
+            return self.to_bfloat(b, value)
         if dtype == "f16":
             if self.half:
                 return b.cast("bitcast", b.cast("fptrunc", value, like(value, "half")), like(value, "i16"))
             return float_to_half(b, value)
         return value
+
+    def to_bfloat(self, b: Builder, value: Value) -> Value:
+        """Rounded to bf16, exactly, by integers."""
+        if self.vector_bytes != PACKED or value.type != self.vector("f32"):
+            return float_to_bfloat(b, value)
+        packed = self._packed(b, value, value)
+        return shuffle(b, packed, packed, [*range(4), *range(8, 12)])
+
+    def pair_to_bfloat(self, b: Builder, low: Value, high: Value) -> Value:
+        """The same of two vectors, side by side."""
+        lanes = lanes_of(low)
+        if self.vector_bytes == PACKED and low.type == self.vector("f32"):
+            packed = self._packed(b, low, high)
+            return shuffle(b, packed, packed, [n + q for q in (0, 8, 4, 12) for n in range(4)])
+        words = [b.cast("bitcast", rounded_to_bfloat(b, x), vector_of(2 * lanes, "i16")) for x in (low, high)]
+        return shuffle(b, words[0], words[1], list(range(1, 4 * lanes, 2)))
+
+    def pair_to_words(self, b: Builder, dtype: str, low: Value, high: Value) -> Value:
+        """Two vectors rounded to a type of 16 bits, side by side."""
+        if dtype == "bf16":
+            return self.pair_to_bfloat(b, low, high)
+        halves = [_apart(b, self._narrow(b, dtype, value)) for value in (low, high)]
+        return shuffle(b, *halves, list(range(2 * lanes_of(low))))
+
+    def _packed(self, b: Builder, low: Value, high: Value) -> Value:
+        """bf16 of two vectors of AVX2, half of each at a time.
+
+        LLVM shuffles bytes else, keeps the places of all of them in one of sixteen registers through all loops around,
+        and spills sums.
+        """
+        kept = [rounded_to_bfloat(b, value) for value in (low, high)]
+        upper = [b.binary("lshr", bits, constant(bits.type, 16)) for bits in kept]
+        return b.call("<16 x i16>", "llvm.x86.avx2.packusdw", *upper)
 
     # --- rearrangement
 
