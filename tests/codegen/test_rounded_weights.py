@@ -14,8 +14,9 @@ from codegen.test_kernels import SAME, W, problem_of
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
-from convgrad.plan.choose import variants
-from convgrad.plan.machine import machine_for
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.dots import DotWeightsPlan
+from convgrad.plan.machine import LEVELS, machine_for
 from convgrad.plan.weights import WeightsPlan
 
 NXC = {"layout": "NXC", "batch": 3}
@@ -25,14 +26,16 @@ PROBLEMS = {
     "one tap": problem_of(W, (7, 5), (7, 5), (1, 1), channels=(96, 192), **NXC),
     "several taps in a tile": problem_of(W, (33,), (33,), (5,), channels=(3, 128), low=2, **NXC),
 }
+TRIPLES = {isa: f"{level.arch}-unknown-linux-gnu" for isa, level in LEVELS.items()}
 each_dtype = pytest.mark.parametrize("dtype", ["f16", "bf16"])
 
 
-def check_rounded(problem, isa, low, blocks=0):
+def check_rounded(problem, isa, low, blocks=0, **changes):
     """Each weight is the number nearest to a sum that takes more bits than it has, and nothing lies beside them."""
     machine = machine_for(isa)
-    plan = next(plan for plan in variants(problem, machine) if isinstance(plan, WeightsPlan) and plan.lane_side == "y")
-    plan = replace(plan, chunks=1)
+    kinds = (WeightsPlan,) if changes else (WeightsPlan, DotWeightsPlan)
+    plan = next(plan for plan in variants(problem, machine) if type(plan) in kinds and plan.lane_side == "y")
+    plan = replace(plan, chunks=1, **changes)
     if blocks:  # of windows
         whole = [axis.windows for axis in plan.axes]
         n = next(n for n, windows in enumerate(whole) if windows > 1)
@@ -77,3 +80,26 @@ def test_rounded_tiles_go_past_the_caches_by_whole_vectors(problem, dtype, isa, 
     lines = plan.vectors % 2 == 0 and problem.y_channels % two == problem.y_channels * problem.x_channels % two == 0
     assert plan.past_caches == (plan.rounds and lines)
     assert ("!nontemporal" in lower(plan).ir) == (plan.past_caches and ISAS[isa].streams)
+
+
+@each_isa
+@each_dtype
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_sides_in_place_are_widened_by_tiles(problem, dtype, isa):
+    """Also where planning would pack them, as on sets that have no instruction for it."""
+    problem = replace(problem, dtype=dtype, out_dtype=dtype)
+    for rows, lanes in ((True, False), (False, True), (True, True)):
+        plan = next(p for p in variants(problem, machine_for(isa)) if type(p) is WeightsPlan and p.lane_side == "y")
+        rows, lanes = rows and plan.row_count >= plan.row_channels, lanes and plan.lane_count >= plan.width
+        check_rounded(problem, isa, rows, 2, rows_in_place=rows, lanes_in_place=lanes)
+
+
+def test_lanes_that_few_tiles_meet_are_not_packed():
+    """Of 16 bits, where each number is widened as often as it is met."""
+    wide = {"channels": (1, 256), "stride": 5, "layout": "NXC", "dtype": "f16", "out_dtype": "f16"}
+    problem = problem_of(W, (500,), (99,), (10,), **wide)
+    for isa, in_place in (("avx512", True), ("avx2", True), ("portable", False), ("neon", False)):
+        plan = choose(problem, machine_for(isa, triple=TRIPLES[isa]))
+        assert (plan.rows_in_place, plan.lanes_in_place) == (False, in_place)
+    many = replace(problem, x_channels=48, x_strides=(24000, 48, 1, 48), w_strides=(122880, 1, 256, 12288))
+    assert not choose(many, machine_for("avx512", triple=TRIPLES["avx512"])).lanes_in_place
