@@ -34,6 +34,8 @@ from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
+MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
+TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
@@ -103,6 +105,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         vectors=1, lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * (1 + problem.rank), chunks=1,
         lane_shares=1, row_shares=1, x_pixel_major=False,
     )  # fmt: skip
+    sides: list[tuple[float, float, WeightsPlan]] = []
     for side, rows, across, other in (("y", c, k, "x"), ("x", k, c, "y")):
         shape = best_row_tile(rows, base.axes[-1], across, lanes, machine.registers, rows_shift=side == "y")
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
@@ -112,8 +115,10 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
-        yield cycles, along
+        many = not lanes_first[side] and elements[side] >= MANY_MORE * elements[other]
+        sides.append((cycles + (TURN_AGAIN * elements[side] if many else 0.0), cycles, along))
         yield from depthwise_weights_candidates(along, cycles, machine)
+    yield from _in_order(sides)
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
         shape = best_row_tile(c, base.axes[-1], groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
@@ -129,6 +134,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         )  # fmt: skip
         yield cycles, across
         yield from depthwise_weights_candidates(across, cycles, machine)
+
+
+def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[float, WeightsPlan]]:
+    """Plans with lanes along either side, in the order of what comes first; the cycles that come second, in that order."""
+    of_cycles = sorted(cycles for _, cycles, _ in sides)
+    for cycles, (_, _, plan) in zip(of_cycles, sorted(sides, key=lambda side: side[0]), strict=True):
+        yield cycles, plan
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:
