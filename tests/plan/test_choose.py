@@ -311,6 +311,21 @@ def test_tiles_are_wide_where_loads_are_what_takes_time():
     assert plan.width >= 3 * plan.lanes
 
 
+def test_lanes_of_weights_waste_no_second_vector_for_one_channel_more():
+    """A tile of one vector takes what its broadcasts take, and no more."""
+    layer = {"channels": (17, 16), "image": 14, "windows": 12, "taps": 3, "batch": 8}
+    for nxc in (False, True):
+        plan = choose(problem_of(Unknown.W, **layer, nxc=nxc), machine_for("avx512"))
+        assert (plan.lane_side, plan.vectors, plan.row_channels * plan.tile_taps) == ("y", 1, 17)
+
+
+def test_lanes_of_weights_are_not_transposed_from_much_the_larger_side():
+    layer = {"channels": (480, 16), "image": 14, "windows": 14, "taps": 1, "batch": 16}
+    turned, beside = (choose(problem_of(Unknown.W, **layer, nxc=nxc), machine_for("avx512")) for nxc in (False, True))
+    assert (turned.lane_side, turned.rows_in_place) == ("y", True)
+    assert beside.lane_side == "x"
+
+
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 def test_rows_of_sevens_are_tiled_without_rest(unknown):
     """Tiles of 7 x 4 leave the last vector of weights in memory; 6 x 4 compute 30 of 28 outputs, 7 x 3 144 of 128."""

@@ -137,7 +137,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
 
 
 def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[float, WeightsPlan]]:
-    """Plans with lanes along either side, in the order of what comes first; the cycles that come second, in that order."""
+    """Plans with lanes along either side, in the order of what comes first; the cycles that come second in theirs."""
     of_cycles = sorted(cycles for _, cycles, _ in sides)
     for cycles, (_, _, plan) in zip(of_cycles, sorted(sides, key=lambda side: side[0]), strict=True):
         yield cycles, plan
