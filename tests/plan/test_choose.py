@@ -326,6 +326,12 @@ def test_lanes_of_weights_are_not_transposed_from_much_the_larger_side():
     assert beside.lane_side == "x"
 
 
+def test_lanes_of_many_weights_lie_near_each_other_in_them():
+    few = {"image": 7, "windows": 7, "taps": 3, "low": 1, "batch": 8}
+    for channels, side in (((512, 512), "x"), ((19, 23), "y")):  # the latter would compute a quarter more
+        assert choose(problem_of(Unknown.W, channels=channels, **few), machine_for("avx512")).lane_side == side
+
+
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 def test_rows_of_sevens_are_tiled_without_rest(unknown):
     """Tiles of 7 x 4 leave the last vector of weights in memory; 6 x 4 compute 30 of 28 outputs, 7 x 3 144 of 128."""
