@@ -16,6 +16,7 @@ from convgrad.plan.block_costs import EVEN_TASKS
 from convgrad.plan.blocks import MOST_PACKINGS
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
+from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.machine import LEVELS, machine_for
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
@@ -324,6 +325,16 @@ def test_lanes_of_weights_are_not_transposed_from_much_the_larger_side():
     turned, beside = (choose(problem_of(Unknown.W, **layer, nxc=nxc), machine_for("avx512")) for nxc in (False, True))
     assert (turned.lane_side, turned.rows_in_place) == ("y", True)
     assert beside.lane_side == "x"
+
+
+def test_dot_products_leave_groups_of_half_a_vector_to_plans_across_groups():
+    """Of equal arithmetic, which is in vain for half of the lanes of one, those that copy more take longer."""
+    layer = {"image": 56, "windows": 28, "taps": 3, "stride": 2, "low": 1, "groups": 32, "batch": 4}
+    machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
+    for channels, by_dots in ((8, False), (16, True)):
+        problem = problem_of(Unknown.W, channels=(channels, channels), **layer)
+        plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)
+        assert isinstance(plan, DotWeightsPlan) == by_dots
 
 
 def test_lanes_of_many_weights_lie_near_each_other_in_them():
