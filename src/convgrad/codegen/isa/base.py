@@ -114,9 +114,9 @@ class Isa:
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
         """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
-        raw = self._narrow(b, dtype, value)
+        raw = self.narrow(b, dtype, value)
         if dtype == "f16" and self.half and self.assembly and value.type == self.vector("f32"):
-            raw = _apart(b, raw)
+            raw = apart(b, raw)
         self.store_bits(b, raw, address, count)
 
     @property
@@ -182,7 +182,8 @@ class Isa:
             return half_to_float(b, raw)
         return raw
 
-    def _narrow(self, b: Builder, dtype: str, value: Value) -> Value:
+    def narrow(self, b: Builder, dtype: str, value: Value) -> Value:
+        """Rounded to a type of storage, as it is stored."""
         if dtype == "bf16":
             return self.to_bfloat(b, value)
         if dtype == "f16":
@@ -193,29 +194,17 @@ class Isa:
 
     def to_bfloat(self, b: Builder, value: Value) -> Value:
         """Rounded to bf16, exactly, by integers."""
-        if self.vector_bytes != PACKED or value.type != self.vector("f32"):
+        if not self.packs(value):
             return float_to_bfloat(b, value)
-        packed = self._packed(b, value, value)
+        packed = self.packed(b, value, value)
         return shuffle(b, packed, packed, [*range(4), *range(8, 12)])
 
-    def pair_to_bfloat(self, b: Builder, low: Value, high: Value) -> Value:
-        """The same of two vectors, side by side."""
-        lanes = lanes_of(low)
-        if self.vector_bytes == PACKED and low.type == self.vector("f32"):
-            packed = self._packed(b, low, high)
-            return shuffle(b, packed, packed, [n + q for q in (0, 8, 4, 12) for n in range(4)])
-        words = [b.cast("bitcast", rounded_to_bfloat(b, x), vector_of(2 * lanes, "i16")) for x in (low, high)]
-        return shuffle(b, words[0], words[1], list(range(1, 4 * lanes, 2)))
+    def packs(self, value: Value) -> bool:
+        """Whether `packed` is what vectors become bf16 by."""
+        return self.vector_bytes == PACKED and value.type == self.vector("f32")
 
-    def pair_to_words(self, b: Builder, dtype: str, low: Value, high: Value) -> Value:
-        """Two vectors rounded to a type of 16 bits, side by side."""
-        if dtype == "bf16":
-            return self.pair_to_bfloat(b, low, high)
-        halves = [_apart(b, self._narrow(b, dtype, value)) for value in (low, high)]
-        return shuffle(b, *halves, list(range(2 * lanes_of(low))))
-
-    def _packed(self, b: Builder, low: Value, high: Value) -> Value:
-        """bf16 of two vectors of AVX2, half of each at a time.
+    def packed(self, b: Builder, low: Value, high: Value) -> Value:
+        """bf16 of two vectors of AVX2, exactly, half of each at a time.
 
         LLVM shuffles bytes else, keeps the places of all of them in one of sixteen registers through all loops around,
         and spills sums.
@@ -301,7 +290,7 @@ def _assembled(
     return [b.emit(row, f"extractvalue {every}, {place}") for place in code.places]
 
 
-def _apart(b: Builder, raw: Value) -> Value:
+def apart(b: Builder, raw: Value) -> Value:
     """The same bits, of which LLVM does not know that they were converted: vcvtps2ph to memory takes twice as long."""
     return b.emit(raw.type, f'call {raw.type} asm "", "=v,0"({raw}) memory(none)')
 
