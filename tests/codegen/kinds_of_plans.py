@@ -4,6 +4,7 @@ from math import prod
 
 from codegen.dense_problems import SAME, W, X, Y, problem_of
 from convgrad.plan.data import DataPlan
+from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.patch_data import PatchDataPlan
@@ -61,6 +62,7 @@ def kinds(plan):
             "sums of their own": plan.own_sums,
             "written from registers": plan.straight,
             "past the caches": plan.past_caches,
+            "taps together": isinstance(plan, DepthwiseWeightsPlan),
         }
     return {along, *(name for name, has in traits.items() if has)}
 
@@ -259,6 +261,14 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights across groups, in place": (
         problem_of(W, (9, 25), (9, 25), (3, 3), channels=(1, 1), groups=70, layout="NXC", **SAME),
         {"lanes along y, across groups", "in place"},
+    ),
+    "weights across fewer groups than lanes": (
+        problem_of(W, (9, 25), (9, 25), (3, 3), channels=(1, 1), groups=7, layout="NXC", **SAME),
+        {"lanes along y, across groups", "taps together"},
+    ),
+    "weights of fewer channels than lanes": (
+        problem_of(W, (19, 25), (10, 13), (3, 3), channels=(11, 1), stride=2, low=1, layout="NXC"),
+        {"lanes along x", "taps together"},
     ),
     "weights across groups, packed": (
         problem_of(W, (9, 13), (9, 13), (3, 3), channels=(3, 8), groups=19, layout="NXC", **SAME),

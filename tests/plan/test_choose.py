@@ -13,6 +13,7 @@ from convgrad.plan.block_costs import EVEN_TASKS
 from convgrad.plan.blocks import MOST_PACKINGS
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
+from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -126,6 +127,37 @@ def test_small_images_are_tiled_across_the_batch():
 def test_tiles_are_wide_where_loads_are_what_takes_time():
     plan = choose(TABLE["dense, y, NXC"], machine_for("avx512"))
     assert plan.width >= 3 * plan.lanes
+
+
+def test_lanes_of_weights_waste_no_second_vector_for_one_channel_more():
+    """A tile of one vector takes what its broadcasts take, and no more."""
+    layer = {"channels": (17, 16), "image": 14, "windows": 12, "taps": 3, "batch": 8}
+    for nxc in (False, True):
+        plan = choose(problem_of(Unknown.W, **layer, nxc=nxc), machine_for("avx512"))
+        assert (plan.lane_side, plan.vectors, plan.row_channels * plan.tile_taps) == ("y", 1, 17)
+
+
+def test_lanes_of_weights_are_not_transposed_from_much_the_larger_side():
+    layer = {"channels": (480, 16), "image": 14, "windows": 14, "taps": 1, "batch": 16}
+    turned, beside = (choose(problem_of(Unknown.W, **layer, nxc=nxc), machine_for("avx512")) for nxc in (False, True))
+    assert (turned.lane_side, turned.rows_in_place) == ("y", True)
+    assert beside.lane_side == "x"
+
+
+def test_dot_products_leave_groups_of_half_a_vector_to_plans_across_groups():
+    """Of equal arithmetic, which is in vain for half of the lanes of one, those that copy more take longer."""
+    layer = {"image": 56, "windows": 28, "taps": 3, "stride": 2, "low": 1, "groups": 32, "batch": 4}
+    machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
+    for channels, by_dots in ((8, False), (16, True)):
+        problem = problem_of(Unknown.W, channels=(channels, channels), **layer)
+        plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)
+        assert isinstance(plan, DotWeightsPlan) == by_dots
+
+
+def test_lanes_of_many_weights_lie_near_each_other_in_them():
+    few = {"image": 7, "windows": 7, "taps": 3, "low": 1, "batch": 8}
+    for channels, side in (((512, 512), "x"), ((19, 23), "y")):  # the latter would compute a quarter more
+        assert choose(problem_of(Unknown.W, channels=channels, **few), machine_for("avx512")).lane_side == side
 
 
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])

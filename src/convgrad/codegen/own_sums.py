@@ -108,7 +108,7 @@ class OwnSums:
         self, b: Builder, place: Value, store: Callable[[Value, int | None], None], lane_block: Index, tap: Index,
         row: Index,
     ) -> None:  # fmt: skip
-        """Straight to the weights, or, what is not all there of a tile, by way of its place."""
+        """Straight to the weights or, what is not all there of a tile, by way of its place."""
         plan, p = self.plan, self.plan.problem
         group = p.w_strides[0]
         channel = b.add(self.first_row, row)
@@ -173,6 +173,7 @@ class OwnSums:
         row_taps, column_taps = (taps, range(1)) if plan.rows_shift else (range(1), taps)
         return replace(
             self.tile,
+            c_dtype=plan.problem.out_dtype,
             c_rows=tuple(t * strides[-1] + c * row_step for t in row_taps for c in channels),
             c_columns=tuple(t * strides[-1] + v * plan.lanes for t in column_taps for v in vectors),
         )

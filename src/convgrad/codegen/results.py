@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
-from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
-from convgrad.codegen.isa.conversions import float_to_bfloat, rounded_to_bfloat
+from convgrad.codegen.isa.base import STORAGE, Isa, apart, shuffle
+from convgrad.codegen.isa.conversions import rounded_to_bfloat
 
 IN_TURN = (1, 2, 4)  # vectors of a run
 TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many
@@ -64,6 +64,15 @@ def store_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
             some = []
 
 
+def stream_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
+    """Round runs of an even number of vectors, and store all of them past the caches, by whole vectors."""
+    for run in runs:
+        for n in range(0, len(run.vectors), 2):
+            low, high = run.vectors[n : n + 2]
+            place = b.at(run.address, n * lanes_of(low), STORAGE[dtype])
+            isa.stream(b, _words(b, isa, dtype, low, high), place)
+
+
 def _here(b: Builder, run: Run) -> Run:
     """The same, whose sums LLVM may not put off until they are stored: it spills what they are made of."""
     vectors = [b.emit(x.type, f'call {x.type} asm sideeffect "", "=v,0"({x})') for x in run.vectors]
@@ -109,7 +118,7 @@ def _store_by_integers(b: Builder, isa: Isa, runs: Iterable[Run]) -> None:
             waiting = run
         else:
             lanes = lanes_of(run.vectors[0])
-            words = _halves(b, waiting.vectors[-1], run.vectors[-1])
+            words = _halves(b, isa, waiting.vectors[-1], run.vectors[-1])
             for n, one in enumerate((waiting, run)):
                 finish(one, shuffle(b, words, words, list(range(n * lanes, (n + 1) * lanes))))
             waiting = None
@@ -127,15 +136,26 @@ def _store_pairs(b: Builder, isa: Isa, run: Run) -> None:
         return
     for n in range(0, len(run.vectors), 2):
         two = run.vectors[n : n + 2]
-        words = _halves(b, *two) if len(two) > 1 else float_to_bfloat(b, two[0])
+        words = _halves(b, isa, *two) if len(two) > 1 else isa.to_bfloat(b, two[0])
         _store_words(b, isa, words, run, n * lanes_of(two[0]))
 
 
-def _halves(b: Builder, low: Value, high: Value) -> Value:
+def _halves(b: Builder, isa: Isa, low: Value, high: Value) -> Value:
     """Both as bf16, exactly, side by side."""
     lanes = 2 * lanes_of(low)
+    if isa.packs(low):
+        packed = isa.packed(b, low, high)
+        return shuffle(b, packed, packed, [n + q for q in (0, 8, 4, 12) for n in range(4)])
     words = [b.cast("bitcast", rounded_to_bfloat(b, value), vector_of(lanes, "i16")) for value in (low, high)]
     return shuffle(b, words[0], words[1], list(range(1, 2 * lanes, 2)))
+
+
+def _words(b: Builder, isa: Isa, dtype: str, low: Value, high: Value) -> Value:
+    """The same in any type of 16 bits."""
+    if rounds_together(dtype):
+        return _halves(b, isa, low, high)
+    first, second = (apart(b, isa.narrow(b, dtype, value)) for value in (low, high))
+    return shuffle(b, first, second, list(range(2 * lanes_of(low))))
 
 
 def _store_checked(b: Builder, isa: Isa, runs: list[Run]) -> None:

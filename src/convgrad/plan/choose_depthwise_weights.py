@@ -21,6 +21,7 @@ MOST_TAPS = 49  # of a plane
 MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
 MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
 LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
+LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
 ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
 
 
@@ -34,7 +35,9 @@ def depthwise_weights_candidates(
     lanes, steps = p.groups if base.spread else base.lane_count, [p.strides[n][1] for n in "xy"]
     if set(steps if base.spread else [p.strides[side][2]]) != {1}:
         return
-    if lanes < base.lanes or (lanes % base.lanes and machine.lanes_f32 * 4 != LINE):
+    if lanes * (LEAST_SPREAD if base.spread else LEAST) < base.lanes:
+        return
+    if lanes % base.lanes and machine.lanes_f32 * 4 != LINE:
         return
     if prod(taps[-2:]) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
         return

@@ -28,6 +28,7 @@ MOST_TURNED = (
     8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
 )
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
+HALF_EMPTY = 1.4  # likewise of groups that leave half of the lanes empty: plans across groups fill them
 TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of f32 along rows
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 
@@ -127,9 +128,10 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     saved = _joined(problem) if problem.dtype == "bf16" else 0.0
+    tie = HALF_EMPTY if problem.groups > 1 and 2 * problem.y_channels <= LANES else TIE
     for apart in (False, True) if len(axes) > 2 else (False,):
         cycles, blocked = best_window_blocks(replace(plan, rows_apart=apart))
-        yield TIE * (cycles - saved), blocked
+        yield tie * (cycles - saved), blocked
 
 
 def _joined(problem: ConvProblem) -> float:

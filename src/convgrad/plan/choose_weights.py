@@ -28,6 +28,11 @@ from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
+MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
+SCATTERED = 0.8  # cycles more per weight, likewise, of lanes farther apart than rows, which are not side by side either
+EVEN = 1.15  # times the sums
+FELT = 0.02  # of all cycles: less says nothing about two plans
+TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
@@ -76,24 +81,13 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k, groups = problem.x_channels, problem.y_channels, problem.groups
     window_rows = problem.batch * prod(problem.y_extent[:-1]) * prod(problem.taps[:-1])
-    elements = {name: prod(problem.shapes[name]) for name in "xyw"}
-    lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
+    elements = {name: prod(problem.shapes[name]) for name in "xy"}
     base = WeightsPlan(
         problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=window_axes(problem), lane_side="y",
         vectors=1, lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * (1 + problem.rank), chunks=1,
         lane_shares=1, row_shares=1, x_pixel_major=False,
     )  # fmt: skip
-    for side, rows, across, other in (("y", c, k, "x"), ("x", k, c, "y")):
-        shape = best_row_tile(rows, base.axes[-1], across, lanes, machine.registers, rows_shift=side == "y")
-        cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
-        cost += 0.0 if problem.w_strides[1 if side == "y" else 2] == 1 else elements["w"] * TURN
-        cycles = groups * window_rows * shape.cycles + cost
-        along = replace(
-            base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
-            x_pixel_major=lanes_first[other],
-        )  # fmt: skip
-        yield cycles, along
-        yield from depthwise_weights_candidates(along, cycles, machine)
+    yield from _along_channels(base, machine)
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
         shape = best_row_tile(c, base.axes[-1], groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
@@ -109,6 +103,47 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         )  # fmt: skip
         yield cycles, across
         yield from depthwise_weights_candidates(across, cycles, machine)
+
+
+def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
+    """Those with vectors along the channels of either side, of one group."""
+    p = base.problem
+    window_rows = p.groups * p.batch * prod(p.y_extent[:-1]) * prod(p.taps[:-1])
+    elements = {name: prod(p.shapes[name]) for name in "xyw"}
+    lanes_first = {name: abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy"}
+    sides: list[tuple[float, float, WeightsPlan]] = []
+    for side, rows, across, other in (("y", p.x_channels, p.y_channels, "x"), ("x", p.y_channels, p.x_channels, "y")):
+        shape = best_row_tile(rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y")
+        lane_step, row_step = (abs(p.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
+        cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
+        cycles = window_rows * shape.cycles + cost + (0.0 if lane_step == 1 else elements["w"] * TURN)
+        along = replace(
+            base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
+            x_pixel_major=lanes_first[other],
+        )  # fmt: skip
+        many = not lanes_first[side] and elements[side] >= MANY_MORE * elements[other]
+        scattered = SCATTERED * elements["w"] if lane_step > row_step > 1 else 0.0
+        more = (TURN_AGAIN * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
+        sides.append((cycles + more, cycles, along))
+        yield from depthwise_weights_candidates(along, cycles, machine)
+    yield from _in_order(sides)
+
+
+def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[float, WeightsPlan]]:
+    """Plans with lanes along either side, and the cycles that come second, the fewest with the one that comes first.
+
+    That is the one that takes fewer cycles by what comes first, unless it computes more beside the weights.
+    """
+    plans = [plan for _, _, plan in sorted(sides, key=lambda side: side[1])]
+    _, preferred = min(((more, plan) for more, _, plan in sides), key=lambda side: side[0])
+    if preferred is not plans[0] and _computed(preferred) <= EVEN * _computed(plans[0]):
+        plans.reverse()
+    yield from zip(sorted(cycles for _, cycles, _ in sides), plans, strict=True)
+
+
+def _computed(plan: WeightsPlan) -> int:
+    """Sums of whole tiles, per tap."""
+    return -(-plan.row_count // plan.row_channels) * plan.row_channels * plan.lane_blocks * plan.width
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:

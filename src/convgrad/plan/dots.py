@@ -144,6 +144,11 @@ class DotWeightsPlan(MatrixWeightsPlan):
         return super(MatrixWeightsPlan, self).fetches_ahead
 
     @property
+    def rounds(self) -> bool:
+        """Tiles are vectors."""
+        return True
+
+    @property
     def steps_of_row(self) -> int:
         """Of the flat axes."""
         return self.depth // self.depth_unit

@@ -46,6 +46,11 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return self.chunks == 1 and prod(self.block_grid) > 0 and not self.problem.accumulate
 
     @property
+    def rounds(self) -> bool:
+        """No: the unit stores its tiles itself."""
+        return False
+
+    @property
     def packed_bytes(self) -> int:
         """Of a number in a slab."""
         return 2

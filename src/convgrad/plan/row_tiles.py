@@ -11,6 +11,7 @@ MOST_VECTORS = 4  # side by side in a tile; five and six were slower
 FETCH = 0.35  # cycles, not hidden, for a vector of B where A is vectors too
 STREAM = 0.05  # cycles, not hidden, for a row of its own in memory that numbers are taken from
 CROSSING = 1.0  # cycles more, of the ports that load, for a vector that lies across two lines
+ONE_VECTOR = 0.95  # cycles, measured, for each row of a tile of one vector, all of it
 STEP = 0.1  # cycles of a step besides
 
 
@@ -55,7 +56,8 @@ def best_row_tile(
                     step = step_cycles(
                         channels * (met if rows_shift else 1), vectors * (1 if rows_shift else met), a_vector=a_vector
                     )
-                    cycles += pieces * blocks * windows * (step + STREAM * channels + STEP)
+                    streams = 0.0 if columns == 1 and not a_vector else STREAM * channels
+                    cycles += pieces * blocks * windows * (step + streams + STEP)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)
     assert best is not None
@@ -70,4 +72,6 @@ def step_cycles(rows: int, columns: int, *, a_vector: bool, crossing: float = 0.
     products = rows * columns / FMA_PER_CYCLE
     if a_vector:
         return max(products, (columns + rows * columns) / LOADS_PER_CYCLE, LATENCY) + FETCH * columns
+    if columns == 1:
+        return max(products, ONE_VECTOR * rows + CROSSING * crossing, LATENCY)
     return max(products, NUMBER * rows + (VECTOR + FAR + CROSSING * crossing) * columns, LATENCY)

@@ -22,12 +22,18 @@ ROW_NEAR, ROW_FAR = 0.15, 1.5  # cycles, not hidden, for the numbers of a step t
 LANE_NEAR = 0.12  # likewise for a vector of lanes
 RUN = 4.0  # cycles, not hidden, to begin a run of a row's windows
 PAGES_AGAIN = 2.5  # cycles of a step whose page has to be found again
+WIDENED = 0.1  # cycles, not hidden, for a number of 16 bits in a vector of lanes, each time that a tile meets it
+WIDENED_NARROW = 1.75  # times as much in tiles of fewer than so many vectors
+HIDING_VECTORS = 3
+WIDENED_ROW = 3.0  # likewise for one of a row, which is widened in all lanes
+WIDENING_BYTES = 32  # of a vector: sets of shorter ones may have no instruction for it
 
 
 def ways_in_place(plan: WeightsPlan) -> Iterator[tuple[bool, bool]]:
     """Whether rows are read where they lie, and lanes."""
     p = plan.problem
-    may = p.dtype == plan.compute and not (plan.spread or plan.direct or plan.along_windows)
+    reads = not _narrow(plan) or plan.lanes * SIZES[plan.compute] >= WIDENING_BYTES
+    may = reads and not (plan.spread or plan.direct or plan.along_windows)
     beside = plan.tile_taps > 1 and plan.axes[-1].clipped and not plan.in_segments  # taps that need zeros around x
     rows = may and plan.row_count >= plan.row_channels and not (beside and plan.rows_shift)
     lane_step = (p.y_strides if plan.rows_shift else p.x_strides)[2]
@@ -51,7 +57,7 @@ def crowding(plan: WeightsPlan) -> float:
 
 def in_place_cycles(plan: WeightsPlan) -> float:
     """Not hidden, in all steps of all tiles."""
-    windows, cycles, pages = prod(plan.block), 0.0, 0.0
+    windows, cycles, pages = prod(plan.block), _widening_cycles(plan), 0.0
     if plan.rows_in_place:
         step = _step(plan, rows=True)
         near = step < LINE or windows <= WAYS * _sets(step, 1) / 2
@@ -68,13 +74,32 @@ def in_place_cycles(plan: WeightsPlan) -> float:
     return cycles * tiles * prod(axis.windows for axis in plan.axes)
 
 
+def _narrow(plan: WeightsPlan) -> bool:
+    """Whether what is read in place has to be widened, each time that a tile meets it."""
+    return SIZES[plan.problem.dtype] < SIZES[plan.compute]
+
+
+def _met(plan: WeightsPlan) -> tuple[int, int]:
+    """Numbers of rows that a step meets, and vectors of lanes."""
+    taps_of_rows, taps_of_lanes = (plan.tile_taps, 1) if plan.rows_shift else (1, plan.tile_taps)
+    return plan.row_channels * taps_of_rows, plan.vectors * taps_of_lanes
+
+
+def _widening_cycles(plan: WeightsPlan) -> float:
+    """Of a step, for numbers of 16 bits."""
+    rows, columns = _met(plan) if _narrow(plan) else (0, 0)
+    of_rows = WIDENED_ROW * rows if plan.rows_in_place else 0.0
+    of_lanes = WIDENED * plan.lanes * columns * (1 if columns >= HIDING_VECTORS else WIDENED_NARROW)
+    return of_rows + (of_lanes if plan.lanes_in_place else 0.0)
+
+
 def _crossing_cycles(plan: WeightsPlan) -> float:
     """Of a step, for vectors of lanes that lie across cache lines, as those of channels that do not fill lines do."""
     p, size = plan.problem, SIZES[plan.problem.dtype]
     window = size * abs((p.y_strides if plan.rows_shift else p.x_strides)[-1])
-    rows = plan.row_channels * (plan.tile_taps if plan.rows_shift else 1)
-    columns = plan.vectors * (1 if plan.rows_shift else plan.tile_taps)
-    crossing = 1 - gcd(window, LINE) / LINE
+    rows, columns = _met(plan)
+    vector = LINE * size // SIZES[plan.compute]
+    crossing = max(0, vector - gcd(window, LINE)) / LINE
     packed, there = (step_cycles(rows, columns, a_vector=False, crossing=share) for share in (0.0, crossing))
     return there - packed
 

@@ -86,10 +86,15 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def straight(self) -> bool:
-        """Whether register tiles are stored as weights: lanes lie side by side there, as they are."""
+        """Whether register tiles are stored as weights: lanes lie side by side there."""
         p = self.problem
         lane_step = p.w_strides[1 if self.rows_shift else 2]
-        return self.own_sums and lane_step == 1 and p.out_dtype == self.compute and not p.accumulate
+        return self.own_sums and lane_step == 1 and (self.rounds or p.out_dtype == self.compute) and not p.accumulate
+
+    @property
+    def rounds(self) -> bool:
+        """Whether register tiles can be stored in a type that is not that of sums."""
+        return True
 
     @property
     def finish_rows(self) -> int:
@@ -105,10 +110,14 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def past_caches(self) -> bool:
-        """Whether weights go to memory at once, where the instruction set can: whole vectors, more than L2 holds."""
+        """Whether weights go to memory at once, where the instruction set can: whole vectors, more than L2 holds.
+
+        Those of 16 bits are whole vectors of two vectors of sums.
+        """
         p = self.problem
         steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
-        aligned = all(step % self.lanes == 0 for step in steps)
+        together = SIZES[self.compute] // SIZES[p.out_dtype]
+        aligned = self.vectors % together == 0 and all(step % (together * self.lanes) == 0 for step in steps)
         return self.straight and aligned and SIZES[p.out_dtype] * prod(p.shapes["w"]) >= PAST_CACHES_BYTES
 
     @property

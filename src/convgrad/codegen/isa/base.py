@@ -10,11 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index, lanes_of, vector_of
+from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa import x86
-from convgrad.codegen.isa.conversions import bfloat_to_float, float_to_bfloat, float_to_half, half_to_float, like
+from convgrad.codegen.isa.conversions import (
+    bfloat_to_float,
+    float_to_bfloat,
+    float_to_half,
+    half_to_float,
+    like,
+    rounded_to_bfloat,
+)  # fmt: skip
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
+PACKED = 32  # bytes of vectors whose words are packed half by half
 PART = 4  # f32 numbers of the parts of a vector that most shuffles stay inside
 ARITHMETIC = {"f32": "float", "f64": "double"}
 BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
@@ -106,9 +114,9 @@ class Isa:
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
         """Round `value` to `dtype` and store it; with `count` only its first `count` lanes."""
-        raw = self._narrow(b, dtype, value)
+        raw = self.narrow(b, dtype, value)
         if dtype == "f16" and self.half and self.assembly and value.type == self.vector("f32"):
-            raw = _apart(b, raw)
+            raw = apart(b, raw)
         self.store_bits(b, raw, address, count)
 
     @property
@@ -174,14 +182,36 @@ class Isa:
             return half_to_float(b, raw)
         return raw
 
-    def _narrow(self, b: Builder, dtype: str, value: Value) -> Value:
+    def narrow(self, b: Builder, dtype: str, value: Value) -> Value:
+        """Rounded to a type of storage, as it is stored."""
         if dtype == "bf16":
-            return float_to_bfloat(b, value)
+            return self.to_bfloat(b, value)
         if dtype == "f16":
             if self.half:
                 return b.cast("bitcast", b.cast("fptrunc", value, like(value, "half")), like(value, "i16"))
             return float_to_half(b, value)
         return value
+
+    def to_bfloat(self, b: Builder, value: Value) -> Value:
+        """Rounded to bf16, exactly, by integers."""
+        if not self.packs(value):
+            return float_to_bfloat(b, value)
+        packed = self.packed(b, value, value)
+        return shuffle(b, packed, packed, [*range(4), *range(8, 12)])
+
+    def packs(self, value: Value) -> bool:
+        """Whether `packed` is what vectors become bf16 by."""
+        return self.vector_bytes == PACKED and value.type == self.vector("f32")
+
+    def packed(self, b: Builder, low: Value, high: Value) -> Value:
+        """bf16 of two vectors of AVX2, exactly, half of each at a time.
+
+        LLVM shuffles bytes else, keeps the places of all of them in one of sixteen registers through all loops around,
+        and spills sums.
+        """
+        kept = [rounded_to_bfloat(b, value) for value in (low, high)]
+        upper = [b.binary("lshr", bits, constant(bits.type, 16)) for bits in kept]
+        return b.call("<16 x i16>", "llvm.x86.avx2.packusdw", *upper)
 
     # --- rearrangement
 
@@ -260,7 +290,7 @@ def _assembled(
     return [b.emit(row, f"extractvalue {every}, {place}") for place in code.places]
 
 
-def _apart(b: Builder, raw: Value) -> Value:
+def apart(b: Builder, raw: Value) -> Value:
     """The same bits, of which LLVM does not know that they were converted: vcvtps2ph to memory takes twice as long."""
     return b.emit(raw.type, f'call {raw.type} asm "", "=v,0"({raw}) memory(none)')
 

@@ -13,7 +13,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
-from convgrad.codegen.results import Run, rounds_together, store_runs
+from convgrad.codegen.results import Run, rounds_together, store_runs, stream_runs
 
 Sums = dict[tuple[int, int], Value]  # of row and column
 Add = Callable[[Builder, Value, Value, Value], Value]
@@ -117,7 +117,10 @@ class Tile:
                 yield Run(values, b.at(c, row + columns[start], self._kind(self.c_dtype)))
 
     def stream(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
-        """To c, past the caches: `Isa.stream`."""
+        """To c, past the caches: `Isa.stream`; two vectors at a time, if they are rounded to 16 bits."""
+        if self.c_dtype and self.c_dtype != self.compute:
+            stream_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
+            return
         for value, place in zip(tile, self._at_c(b, c), strict=True):
             self.isa.stream(b, value, place)
 
