@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.plan.axes import GatherAxis
+from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.data_slab import FEW_ROWS, MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
@@ -150,15 +150,31 @@ def best_sharing_tile(
         tiles = prod(axis.tiles(n) for axis, n in zip(outer, tile, strict=False))
         cycles = tiles * inner.tiles(size) * (TILE_OVERHEAD + rows * vectors)
         for phase in inner.phases:
-            places = {inner.in_step * m + inner.offset_step * t for m in range(size) for t in range(phase.taps)}
-            products = rows * vectors * phase.taps / FMA_PER_CYCLE
-            loads = NUMBER * rows // size * len(places) + VECTOR * vectors * phase.taps
-            step = max(products, loads, LATENCY * phase.taps)
-            cycles += beside * -(-phase.count // size) * given * step
+            cycles += beside * given * _row_of_sharing(inner, phase, size, rows // size, vectors)
         if best is None or cycles < best.cycles:
             best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
+
+
+def _row_of_sharing(axis: GatherAxis, phase: Phase, size: int, rows: int, vectors: int) -> float:
+    """Cycles, for one channel of the input, of all tiles of so many outputs of some rows, whose taps share what they read.
+
+    Products with padding are left out where tiles are known one by one.
+    """
+    starts = range(0, phase.count, size)
+    if axis.apart(phase, size):
+        tiles = [axis.met(phase, first, size) for first in starts]
+    else:
+        tiles = [(range(size),) * phase.taps] * len(starts)
+    cycles = 0.0
+    for met in tiles:
+        places = {axis.in_step * m + axis.offset_step * t for t, of in enumerate(met) for m in of}
+        products = rows * vectors * sum(map(len, met)) / FMA_PER_CYCLE
+        loads = NUMBER * rows * len(places) + VECTOR * vectors * sum(map(bool, met))
+        most = max((sum(m in of for of in met) for m in range(size)), default=0)
+        cycles += max(products, loads, LATENCY * most)
+    return cycles
 
 
 def _boxes(tables: list[list[tuple[int, int, int]]], most: int) -> Iterator[tuple[Ints, int, int]]:
