@@ -111,7 +111,7 @@ class GatherAxis:
         tiles = -(-phase.count // size)
         products = sum(map(len, self.met(phase, 0, phase.count)))
         every = WORTH_TILES * (phase.count * phase.taps - products)
-        return 0 < every and (tiles == 1 or (tiles <= MOST_TILES and phase.count * phase.taps <= every))
+        return every > 0 and (tiles == 1 or (tiles <= MOST_TILES and phase.count * phase.taps <= every))
 
     @property
     def even(self) -> bool:

@@ -36,6 +36,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
+LIKELY = 0.9  # of the cycles of tiles that pack nothing, or of one vector, whose numbers cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -106,7 +107,9 @@ class DataCandidates:
             return self.problem.groups * shape.cycles + cost, plan
 
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
-        return (cycles - cost if reads_in_place(whole_blocks(plan)) else cycles), plan
+        if reads_in_place(whole_blocks(plan)):
+            return LIKELY * (cycles - cost), plan
+        return (LIKELY if plan.width == self.lanes and not self.sharing else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""

@@ -158,7 +158,7 @@ def best_sharing_tile(
 
 
 def _row_of_sharing(axis: GatherAxis, phase: Phase, size: int, rows: int, vectors: int) -> float:
-    """Cycles, for one channel of the input, of all tiles of so many outputs of some rows, whose taps share what they read.
+    """Cycles, for a channel of the input, of all tiles of so many outputs of some rows whose taps share reads.
 
     Products with padding are left out where tiles are known one by one.
     """

@@ -286,7 +286,8 @@ class Tile:
             rows=self.rows, columns=self.columns, taps=taps,
             a_column=(self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0,
             by_column=self.a_shared and len(self.rows) < len(self.columns),  # the fewer vectors stay in registers
-            registers=self.isa.registers - len(self.rows) * len(self.columns) - 2, in_rounds=self.in_rounds, met=self.met,
+            registers=self.isa.registers - len(self.rows) * len(self.columns) - 2, in_rounds=self.in_rounds,
+            met=self.met,
         )  # fmt: skip
 
     def zeros(self) -> list[Value]:
