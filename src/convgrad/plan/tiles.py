@@ -97,16 +97,17 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
-    inside: bool = False, crowded: bool = False, dots: bool = False,
+    inside: bool = False, crowded: bool = False, dots: bool = False, most: int | None = None,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
     `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`. `dots`, it
-    multiplies pairs of channels given.
+    multiplies pairs of channels given. It has `most` rows.
     """
     given, solved = channels
     best: TileShape | None = None
-    sizes = range(1, most_rows(registers, 1, crowded=crowded) + 1)
+    most = most or registers
+    sizes = range(1, min(most, most_rows(registers, 1, crowded=crowded)) + 1)
     tables = [
         [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
         for n, axis in enumerate(axes)
@@ -117,7 +118,7 @@ def best_tile(
         if dots or not blocks:
             blocks, rest = -(-solved // (vectors * lanes)), 0
         room = most_rows(registers, vectors)
-        for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors, crowded=crowded)):
+        for tile, visits, tiles in _boxes(tables, min(most, most_rows(registers, vectors, crowded=crowded))):
             rows = prod(tile)
             step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
