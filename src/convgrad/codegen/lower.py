@@ -14,6 +14,7 @@ from convgrad.codegen.gathered_weights import lower_gathered_weights
 from convgrad.codegen.group_weights import lower_group_weights
 from convgrad.codegen.guard import guarded, lower_inside
 from convgrad.codegen.in_place_weights import lower_in_place_weights
+from convgrad.codegen.lane_sums import lower_lane_sums
 from convgrad.codegen.matrix_data import lower_matrix_data
 from convgrad.codegen.matrix_runs import lower_matrix_runs
 from convgrad.codegen.matrix_weights import lower_matrix_weights
@@ -40,6 +41,7 @@ from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.inside import InsidePlan
+from convgrad.plan.lane_sums import LaneSumsPlan
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
@@ -66,6 +68,7 @@ LOWERINGS: tuple[tuple[type, Callable[..., KernelModule]], ...] = (  # of kinds 
     (MatrixWeightsPlan, lower_matrix_weights),
     (FlatDataPlan, lower_flat_data),
     (DepthwiseDataPlan, lower_depthwise_data),
+    (LaneSumsPlan, lower_lane_sums),
     (TurnedDataPlan, lower_turned_data),
     (RowDataPlan, lower_row_data),
     (PatchDataPlan, lower_patch_data),

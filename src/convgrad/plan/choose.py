@@ -9,6 +9,7 @@ from convgrad.plan.choose_data import data_variants
 from convgrad.plan.choose_weights import weights_variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
+from convgrad.plan.order import adds_lanes
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.weights import WeightsPlan
@@ -26,10 +27,11 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     """
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
-    problem = simplify(problem)
+    adds = adds_lanes(problem, machine.lanes_f32, machine.registers)
+    problem = simplify(problem, merges=not adds)  # which would tell channels, and so the order of sums, by extents
     if problem.unknown is Unknown.W:
         return weights_variants(problem, machine)
-    return data_variants(problem, machine)
+    return data_variants(problem, machine, adds=adds)
 
 
 def choose(problem: ConvProblem, machine: Machine) -> Plan:
