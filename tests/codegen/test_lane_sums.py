@@ -83,7 +83,7 @@ def test_inputs_beyond_l2_are_asked_for_ahead():
 
 
 @pytest.mark.skipif("avx512" not in ISAS, reason="this CPU has no avx512")
-@pytest.mark.parametrize("taps", [3, 41])
+@pytest.mark.parametrize("taps", [3, 15, 41])
 def test_bits_are_those_of_other_tiles_and_images_alone(taps):
     """Sums are rounded, so that any other order shows; tiles at a border go one by one if they are many."""
     machine, rng = machine_for("avx512"), np.random.default_rng(5)
