@@ -37,7 +37,7 @@ Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving num
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
 IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy costs besides
-ONE_VECTOR = 0.9  # of the cycles of tiles of one, whose numbers in all lanes cost some processors nothing
+ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -113,7 +113,8 @@ class DataCandidates:
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
         if reads_in_place(whole_blocks(plan)):
             return IN_PLACE * (cycles - cost), plan
-        return (ONE_VECTOR if plan.width == self.lanes and not self.sharing else 1.0) * cycles, plan
+        one = plan.width == self.lanes == LINE // self.size and self.lanes <= 2 * self.channels_out
+        return (ONE_VECTOR if one and not self.sharing else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""

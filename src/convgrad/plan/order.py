@@ -17,6 +17,8 @@ from __future__ import annotations
 
 from math import prod
 
+from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
 from convgrad.problem.conv import ConvProblem, Unknown
 
 FEW_CHANNELS = 4
@@ -26,6 +28,7 @@ FEW_TAPS = 9
 MOST_INSIDE, MOST_APART = 7, 2  # taps of the innermost axis, and their dilation
 MOST_PHASES = 4
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers, across groups
+LEAST_GIVEN = 16  # channels that are many, whatever vectors hold
 ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which there should be registers
 MOST_PARTED = (
     (7 / 8, 4),
@@ -85,5 +88,6 @@ def adds_lanes(p: ConvProblem, lanes: int, registers: int) -> bool:
     vectors = -(-given // lanes)
     parted = (most for share, most in MOST_PARTED if given < share * vectors * lanes)
     few = 0 < solved <= min([(registers - 2) // (ROWS_ADDED + 1), *parted])
-    worth = given >= lanes and vectors * prod(p.taps) >= FEWEST_ADDED
+    whole = given % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
+    worth = whole and given >= LEAST_GIVEN and vectors * prod(p.taps) >= FEWEST_ADDED
     return plain and dense and few and worth and (solves_y or (p.stride[-1] == 1 and p.taps[-1] <= MOST_AROUND))
