@@ -1,11 +1,13 @@
 """Vectors of few channels: taps of a row that share what they read, and the order of sums that this needs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import run_here
-from codegen.random_problems import check, random_problem, strides_in
+from codegen.random_problems import check, check_plan, random_problem, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.flat_data import FlatDataPlan
@@ -28,8 +30,8 @@ def square(unknown, x_channels, y_channels, extent=12, taps=3, channels_last=Tru
     strides = {f"{name}_strides": strides_in(order, shape) for name, shape in shapes.items()}
     return ConvProblem(
         unknown=unknown, batch=2, groups=1, x_channels=x_channels, y_channels=y_channels, x_extent=(extent, extent),
-        y_extent=(extent, extent), taps=(taps, taps), pad_low=(taps // 2, taps // 2),
-        **({"stride": (1, 1), "dilation": (1, 1)} | strides | more),
+        y_extent=(extent, extent), taps=(taps, taps),
+        **({"stride": (1, 1), "dilation": (1, 1), "pad_low": (taps // 2, taps // 2)} | strides | more),
     )  # fmt: skip
 
 
@@ -68,6 +70,39 @@ def test_vectors_of_any_kind_sum_in_the_same_order(unknown, channels, rng):
     assert len(results) > 1
     for other in results[1:]:
         np.testing.assert_array_equal(other, results[0])
+
+
+def in_tiles(problem, tile):
+    """The plan of a problem with tiles of so many neighbours of a row, of two rows."""
+    plan = choose(problem, machine_for(ISA))
+    return replace(plan, tile=(1, 2, tile), block=(1, 2 * (problem.y_extent[0] // 2), tile))
+
+
+@needs_it
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(
+    ("extent", "taps", "tile"), [(4, 7, 4), (8, 5, 8), (10, 7, 5), (10, 7, 4), (8, 5, 3), (40, 3, 14)]
+)
+def test_rows_of_a_few_tiles_exactly(unknown, channels_last, extent, taps, tile):
+    """Each knows what it misses, wherever blocks begin; the last one may begin early."""
+    channels = (64, 16) if unknown is Unknown.Y else (16, 64)
+    for more in ({}, {"dilation": (1, 2), "pad_low": (taps // 2, taps - 1)}):
+        problem = square(unknown, *channels, extent=extent, taps=taps, channels_last=channels_last, **more)
+        plan = in_tiles(problem, tile)
+        long = replace(plan, block=(1, extent, -(-extent // tile) * tile))
+        for one in (plan, long):
+            for in_place in {False, plan.writes_in_place}:
+                check_plan(problem, replace(one, writes_in_place=in_place, i_block=64), machine_for(ISA))
+
+
+@pytest.mark.parametrize(("extent", "taps", "tile"), [(4, 7, 4), (8, 5, 8), (10, 7, 5), (40, 3, 14)])
+def test_products_with_padding_are_left_out_where_rows_are_short(extent, taps, tile):
+    """Of a row of one tile, or a few of which each is written out; else all tiles are alike and multiply zeros."""
+    plan = in_tiles(square(Unknown.Y, 64, 16, extent=extent, taps=taps), tile)
+    pairs = sum(0 <= m + t - taps // 2 < extent for m in range(extent) for t in range(taps))
+    written = lower(plan).ir.count("call <16 x float> @llvm.fma.v16f32(")
+    assert written == 2 * (tile * taps if extent == 40 else pairs)
 
 
 def test_where_one_or_two_vectors_hold_all_channels():

@@ -51,6 +51,16 @@ def both(geometry):
 
 
 @many
+@given(geometries(), st.integers(0, 6), st.integers(1, 6))
+def test_which_outputs_of_a_tile_meet_the_input(geometry, first, size):
+    for axis, _ in both(geometry):
+        for phase in axis.phases:
+            for t, met in enumerate(axis.met(phase, first, size)):
+                inside = [m for m in range(size) if 0 <= reads(axis, phase, first + m, t) < axis.in_extent]
+                assert list(met) == [m for m in inside if first + m < phase.count]
+
+
+@many
 @given(geometries())
 def test_phases_hold_exactly_the_terms_of_the_form(geometry):
     for axis, form in both(geometry):

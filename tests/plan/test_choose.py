@@ -186,6 +186,29 @@ def test_a_row_that_can_be_read_in_place_is():
 
 
 @pytest.mark.parametrize(
+    "problem",
+    [
+        problem_of(Unknown.Y, channels=(480, 16), image=56, windows=56, taps=1, nxc=True),
+        problem_of(Unknown.X, channels=(16, 8), image=28, windows=14, taps=21, stride=2, low=10, batch=8),
+    ],
+    ids=["in place", "large kernel"],
+)
+def test_tiles_of_one_vector_are_taken_where_those_along_outputs_are_hardly_better(problem):
+    """Not all processors take as long for numbers in all lanes as plans say, but all copy what is not read in place."""
+    plan = choose(problem, machine_for("avx512"))
+    assert (plan.pixels, plan.width) == (False, 16)
+
+
+@pytest.mark.parametrize(("channels", "solved", "rows"), [(1024, 16, 8), (1024, 32, 8), (512, 16, 16), (528, 16, 28)])
+def test_rows_read_in_place_are_no_more_than_l1_holds_of_those_that_collide(channels, solved, rows):
+    """Lines 4096 bytes apart, or half of that: 28 of them push each other out in every step."""
+    problem = problem_of(Unknown.Y, channels=(channels, solved), image=56, windows=56, taps=1, nxc=True)
+    plan = choose(problem, machine_for("avx512"))
+    assert plan.reads_in_place
+    assert plan.tile[-1] == rows
+
+
+@pytest.mark.parametrize(
     ("groups", "stride", "width"),
     [(144, 1, 16), (128, 1, 128), (160, 2, 80), (144, 2, 48), (24, 2, 16)],
     ids=["a position is an odd number of lines", "positions collide", "strided", "strided, other", "strided, in L2"],

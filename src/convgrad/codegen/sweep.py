@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.ir import Builder
@@ -125,7 +126,8 @@ class Sweep:
             at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
             at = self.taps.where_met(n, axis, phase, (self.starts[n], j), at)
             taps = self.taps.in_parts if plan.separate_taps else self.taps.written_out
-            self._axis(n + 1, taps(n, axis, phase, at))
+            at = taps(n, axis, phase, at)
+            self._by_place(n, axis, phase, j, at)
 
         def single(j: Index, _: object) -> None:
             bounds = self.taps.bounds(axis, 1, b.add(self.starts[n], j), phase.taps, phase.offset)
@@ -157,6 +159,34 @@ class Sweep:
         b.loop(first, last, inside, step=tile, name="inside")
         if high < phase.count:
             b.loop(last, stop, single, name="high")
+
+    def _by_place(self, n: int, axis: GatherAxis, phase: Phase, j: Index, spot: Spot) -> None:
+        """The tile that begins with output j of a block, without products with padding where a row has few tiles."""
+        plan, b = self.plan, self.b
+        size = plan.tile[n]
+        if plan.pixels or plan.spread or n < len(plan.axes) - 1 or not axis.apart(phase, size):
+            self._axis(n + 1, spot)
+            return
+        last = phase.count - min(plan.span(n), phase.count) if plan.writes_in_place else phase.count
+        starts = sorted({min(start, last) for start in range(0, phase.count, size)})
+        place = b.add(self.starts[n], j) if len(starts) > 1 else j
+
+        def one(first: int, *others: int) -> None:
+            def here() -> None:
+                self._axis(n + 1, replace(spot, met=self._rows_met(axis, phase, first)))
+
+            if others:
+                b.either(b.compare("eq", place, first), here, lambda: one(*others))
+            else:
+                here()
+
+        one(*starts)
+
+    def _rows_met(self, axis: GatherAxis, phase: Phase, first: int) -> tuple[tuple[int, ...], ...]:
+        """Per tap of a row, rows of the register tile that begins with output `first` and meet the image with it."""
+        size = self.plan.tile[-1]
+        every = range(0, prod(self.plan.tile), size)
+        return tuple(tuple(r + m for r in every for m in met) for met in axis.met(phase, first, size))
 
     def _shifted(self, n: int, j: Index, stop: Index) -> Index:
         """Where the tile at j begins: written in place, the last one begins early and repeats some outputs."""
@@ -194,7 +224,7 @@ class Sweep:
 
     def _emit_tile(self, spot: Spot) -> None:
         b, plan = self.b, self.plan
-        tile = self._tile((*plan.tile[:-1], 1)) if spot.single else self.tile
+        tile = self._tile((*plan.tile[:-1], 1)) if spot.single else replace(self.tile, met=spot.met)
         slab, out = (STORAGE[dtype] for dtype in self._dtypes())
         a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)
         taps = spot.unrolled

@@ -24,6 +24,7 @@ class Spot:
     sums: tuple[Reduction, ...] = ()
     unrolled: tuple[tuple[int, int], ...] = ((0, 0),)  # (slab, weights) offsets of taps written out
     beside: int = 0  # of what aligned vectors of the slab read, from a cache line
+    met: tuple[tuple[int, ...], ...] | None = None  # rows of the tile that take part, per tap written out; else all
     single: bool = False  # one output of the innermost axis instead of a tile
 
 

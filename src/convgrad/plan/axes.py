@@ -12,6 +12,8 @@ from math import gcd
 
 from convgrad.problem.conv import ConvProblem, Unknown
 
+MOST_TILES, WORTH_TILES = 3, 8  # of a row, each of which is written out if one product in so many is with padding
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
@@ -98,6 +100,18 @@ class GatherAxis:
         """First and last output of a phase whose tap t meets the input."""
         offset = phase.offset + t * self.offset_step
         return max(0, -(offset // self.in_step)), min(phase.count - 1, (self.in_extent - 1 - offset) // self.in_step)
+
+    def met(self, phase: Phase, first: int, size: int) -> tuple[range, ...]:
+        """Per tap, which of so many outputs from `first` on meet the input with it."""
+        meeting = (self._meeting(phase, t) for t in range(phase.taps))
+        return tuple(range(max(0, low - first), max(0, min(size, high + 1 - first))) for low, high in meeting)
+
+    def apart(self, phase: Phase, size: int) -> bool:
+        """Whether tiles of so many outputs of a phase are worth writing out one by one, for what each misses."""
+        tiles = -(-phase.count // size)
+        products = sum(map(len, self.met(phase, 0, phase.count)))
+        every = WORTH_TILES * (phase.count * phase.taps - products)
+        return every > 0 and (tiles == 1 or (tiles <= MOST_TILES and phase.count * phase.taps <= every))
 
     @property
     def even(self) -> bool:

@@ -23,6 +23,7 @@ from convgrad.plan.data_in_place import (
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.plane_data import PlaneDataPlan
@@ -35,14 +36,21 @@ MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
 MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster
 
 
-def data_variants(problem: ConvProblem, machine: Machine) -> Iterator[DataPlan | PlaneDataPlan]:
-    """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first."""
+def data_variants(problem: ConvProblem, machine: Machine, *, adds: bool = False) -> Iterator[DataPlan | PlaneDataPlan]:
+    """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first.
+
+    Where the order of sums wants that, the first one `adds` lanes at the end; see `order.adds_lanes`.
+    """
     by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
-    by_vectors = sorted(DataCandidates(problem, machine).all(), key=lambda candidate: candidate[0])
+    ways = DataCandidates(problem, machine)
+    by_vectors = sorted(ways.all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
-    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *_on_units(problem, machine)]
+    added = list(lane_sums_candidates(ways.base, machine)) if adds else []
+    least = max((cycles for cycles, _ in added), default=0.0)
+    others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
+    candidates: list[tuple[float, Any]] = [*added, *others, *_on_units(problem, machine)]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
@@ -71,7 +79,7 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan):
+    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan):
         return plan
     plan = whole_blocks(plan)
     if reads_in_place(plan) and not is_mostly_border(plan):

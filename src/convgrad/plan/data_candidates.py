@@ -17,7 +17,7 @@ from convgrad.plan.choose_folded import folded_candidates
 from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
 from convgrad.plan.data import DataPlan
-from convgrad.plan.data_in_place import MOST_KNOWN_PHASES, reads_in_place
+from convgrad.plan.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
@@ -36,6 +36,8 @@ from convgrad.problem.conv import ConvProblem, Unknown
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
+IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy costs besides
+ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -87,14 +89,14 @@ class DataCandidates:
         cost = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
         turned = self.channels_in >= self.lanes and abs(self.in_strides[-1]) == 1
 
-        def tiled(first: int, *, inside: bool = False) -> Predicted:
+        def tiled(first: int, *, inside: bool = False, rows: int | None = None) -> Predicted:
             registers = self.machine.registers
             if self.sharing:
                 shape = best_sharing_tile(axes, self.channels, self.lanes, registers, first=first)
             else:
                 shape = best_tile(
                     axes, self.channels, self.lanes, registers, first=first, inside=inside,
-                    crowded=self.lanes * self.size == LINE,
+                    crowded=self.lanes * self.size == LINE, most=rows,
                 )  # fmt: skip
             taps = prod(self.problem.taps)
             i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
@@ -103,10 +105,16 @@ class DataCandidates:
             most = DEEP_PANEL_BYTES if taps == 1 else DEEP_PANEL_BYTES // 2
             if self.size * deep.panel <= most and reads_in_place(whole_blocks(deep)):
                 plan = deep
+            few = rows_of_l1(plan)
+            if inside and rows is None and prod(plan.tile) > few and reads_in_place(whole_blocks(plan)):
+                return tiled(first, inside=True, rows=few)
             return self.problem.groups * shape.cycles + cost, plan
 
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
-        return (cycles - cost if reads_in_place(whole_blocks(plan)) else cycles), plan
+        if reads_in_place(whole_blocks(plan)):
+            return IN_PLACE * (cycles - cost), plan
+        one = plan.width == self.lanes == LINE // self.size and self.lanes <= 2 * self.channels_out
+        return (ONE_VECTOR if one and not self.sharing else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""

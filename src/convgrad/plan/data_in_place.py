@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES
@@ -11,6 +11,7 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
+WAYS, SETS_BYTES = 8, 4096  # of L1, or more: lines that far apart, or a multiple, share a place for so many
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
@@ -34,6 +35,13 @@ def reads_in_place(plan: DataPlan) -> bool:
         depthwise = plan.in_channels == plan.out_channels == 1
         return depthwise and given[1] == solved[1] == 1 and p.groups >= plan.lane_groups
     return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
+
+
+def rows_of_l1(plan: DataPlan) -> int:
+    """Outputs of a row whose inputs, read in place, L1 holds a line each of: steps of powers of two share sets."""
+    step = SIZES[plan.problem.dtype] * plan.axes[-1].in_step
+    step *= abs((plan.problem.x_strides if plan.solves_y else plan.problem.y_strides)[-1])
+    return WAYS * max(1, SETS_BYTES // gcd(step, SETS_BYTES)) if step else WAYS * SETS_BYTES
 
 
 def is_mostly_border(plan: DataPlan) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.lane_sums import LaneSumsPlan
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -58,7 +59,7 @@ def problem_of(plan: Plan) -> ConvProblem:
 def guard_of(plan: Plan) -> Guard | None:
     """None where every product is one of the definition."""
     problem = problem_of(plan)
-    if 0 in problem.shapes["w"]:
+    if 0 in problem.shapes["w"] or isinstance(plan, LaneSumsPlan):  # which leaves out what meets no image
         return None
     if problem.unknown is Unknown.W:
         sums = cast("WeightsPlan | PlaneWeightsPlan", plan)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.plan.axes import GatherAxis
+from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.data_slab import FEW_ROWS, MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
@@ -97,16 +97,17 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
-    inside: bool = False, crowded: bool = False, dots: bool = False,
+    inside: bool = False, crowded: bool = False, dots: bool = False, most: int | None = None,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
     `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`. `dots`, it
-    multiplies pairs of channels given.
+    multiplies pairs of channels given. It has `most` rows.
     """
     given, solved = channels
     best: TileShape | None = None
-    sizes = range(1, most_rows(registers, 1, crowded=crowded) + 1)
+    most = most or registers
+    sizes = range(1, min(most, most_rows(registers, 1, crowded=crowded)) + 1)
     tables = [
         [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
         for n, axis in enumerate(axes)
@@ -117,7 +118,7 @@ def best_tile(
         if dots or not blocks:
             blocks, rest = -(-solved // (vectors * lanes)), 0
         room = most_rows(registers, vectors)
-        for tile, visits, tiles in _boxes(tables, most_rows(registers, vectors, crowded=crowded)):
+        for tile, visits, tiles in _boxes(tables, min(most, most_rows(registers, vectors, crowded=crowded))):
             rows = prod(tile)
             step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
@@ -150,15 +151,31 @@ def best_sharing_tile(
         tiles = prod(axis.tiles(n) for axis, n in zip(outer, tile, strict=False))
         cycles = tiles * inner.tiles(size) * (TILE_OVERHEAD + rows * vectors)
         for phase in inner.phases:
-            places = {inner.in_step * m + inner.offset_step * t for m in range(size) for t in range(phase.taps)}
-            products = rows * vectors * phase.taps / FMA_PER_CYCLE
-            loads = NUMBER * rows // size * len(places) + VECTOR * vectors * phase.taps
-            step = max(products, loads, LATENCY * phase.taps)
-            cycles += beside * -(-phase.count // size) * given * step
+            cycles += beside * given * _row_of_sharing(inner, phase, size, rows // size, vectors)
         if best is None or cycles < best.cycles:
             best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None
     return best
+
+
+def _row_of_sharing(axis: GatherAxis, phase: Phase, size: int, rows: int, vectors: int) -> float:
+    """Cycles, for a channel of the input, of all tiles of so many outputs of some rows whose taps share reads.
+
+    Products with padding are left out where tiles are known one by one.
+    """
+    starts = range(0, phase.count, size)
+    if axis.apart(phase, size):
+        tiles = [axis.met(phase, first, size) for first in starts]
+    else:
+        tiles = [(range(size),) * phase.taps] * len(starts)
+    cycles = 0.0
+    for met in tiles:
+        places = {axis.in_step * m + axis.offset_step * t for t, of in enumerate(met) for m in of}
+        products = rows * vectors * sum(map(len, met)) / FMA_PER_CYCLE
+        loads = NUMBER * rows * len(places) + VECTOR * vectors * sum(map(bool, met))
+        most = max((sum(m in of for of in met) for m in range(size)), default=0)
+        cycles += max(products, loads, LATENCY * most)
+    return cycles
 
 
 def _boxes(tables: list[list[tuple[int, int, int]]], most: int) -> Iterator[tuple[Ints, int, int]]:

@@ -34,11 +34,15 @@ class _Axis:
         return self.taps == self.stride == 1 and self.low == 0 and self.x == self.y
 
 
-def simplify(problem: ConvProblem) -> ConvProblem:
-    """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis."""
+def simplify(problem: ConvProblem, *, merges: bool = True) -> ConvProblem:
+    """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis.
+
+    If it `merges`, taps and phases become channels where they can.
+    """
     if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
         return problem
-    problem = _phases_as_channels(_taps_as_channels(problem))
+    if merges:
+        problem = _phases_as_channels(_taps_as_channels(problem))
     axes = _axes(problem)
     if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
         axes = [piece for axis in axes for piece in _without_stride(axis)]

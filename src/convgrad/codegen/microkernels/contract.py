@@ -61,6 +61,7 @@ class Tile:
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
     b_read: Read | None = None  # likewise of B
     adds: Add | None = None  # what adds products to a sum, if no multiply-add
+    met: tuple[tuple[int, ...], ...] | None = None  # rows that take part in a sum, per tap; else all
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
     def emit(
@@ -289,6 +290,7 @@ class Tile:
             a_column=(self.groups.per_vector(lanes) if self.groups else lanes) if self._a_moves else 0,
             by_column=self.a_shared and len(self.rows) < len(self.columns),  # the fewer vectors stay in registers
             registers=self.isa.registers - len(self.rows) * len(self.columns) - 2, in_rounds=self.in_rounds,
+            met=self.met,
         )  # fmt: skip
 
     def zeros(self) -> list[Value]:

@@ -22,14 +22,16 @@ class Products:
     by_column: bool  # rather than by row, in one tap
     registers: int  # that C leaves to the operands
     in_rounds: bool  # places that share reads take turns, so that sums wait for each other less
+    met: Sequence[Sequence[int]] | None = None  # rows that take part, per tap; else all
 
     def all(self) -> list[Product]:
         """Tap by tap."""
-        return [product for tap in self.taps for product in self._of(tap)]
+        return [product for n in range(len(self.taps)) for product in self._of(n)]
 
-    def _of(self, tap: tuple[int, int]) -> list[Product]:
-        a_tap, b_tap = tap
-        places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
+    def _of(self, n: int) -> list[Product]:
+        a_tap, b_tap = self.taps[n]
+        rows = range(len(self.rows)) if self.met is None else self.met[n]
+        places = [(r, v) for r in rows for v in range(len(self.columns))]
         if self.by_column:
             places.sort(key=lambda place: place[1])
         return [(self.rows[r] + a_tap + v * self.a_column, self.columns[v] + b_tap, r, v) for r, v in places]
@@ -38,9 +40,10 @@ class Products:
         """Which operand, 0 or 1, several taps read at the same place while the other one fits the registers."""
         products = self.all()
         places = [len({product[side] for product in products}) for side in (0, 1)]
+        met = [len(self.rows)] * len(self.taps) if self.met is None else [len(rows) for rows in self.met]
         visits = [
-            len(self.taps) * len(self.rows) * (len(self.columns) if self.a_column else 1),
-            len(self.taps) * len(self.columns),
+            sum(met) * (len(self.columns) if self.a_column else 1),
+            sum(map(bool, met)) * len(self.columns),
         ]
         for side in (0, 1):
             if places[side] < visits[side] and places[1 - side] <= self.registers:
@@ -53,7 +56,7 @@ class Products:
         The terms of every sum come in the order of the taps; places in an order in which that is so.
         """
         if shared is None:
-            return [self._of(tap) for tap in self.taps]
+            return [self._of(n) for n in range(len(self.taps))]
         by_place: dict[int, list[Product]] = {}
         before: dict[int, dict[int, None]] = {}  # places that come before a place
         last: dict[tuple[int, int], int] = {}

@@ -1,0 +1,133 @@
+"""X and Y of few channels, channels last: sums are vectors along channels of the input, added up at the end."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.random_problems import check_plan, strides_in
+from codegen.test_group_weights import AXES
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.lane_sums import LaneSumsPlan
+from convgrad.plan.machine import available_isas, machine_for
+from convgrad.plan.order import adds_lanes
+from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.runtime.kernel import build
+
+ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
+WIDE = {  # extents of x and y, taps, strides, dilations, pads
+    "a row of many tiles": ((70,), (70,), (5,), (1,), (1,), (2,)),
+    "pads of several tiles": ((70,), (70,), (3,), (1,), (29,), (29,)),
+    "a long kernel": ((60,), (60,), (41,), (1,), (1,), (20,)),
+    "windows apart": ((5, 66), (5, 6), (1, 3), (1, 11), (1, 1), (0, 0)),
+    "outputs beside the image": ((3, 5), (9, 21), (3, 3), (1, 1), (1, 1), (4, 9)),
+}
+CHANNELS = ((64, 1), (48, 2), (16, 3), (33, 2), (80, 4), (64, 5), (128, 7), (29, 3), (17, 1))  # given and solved for
+
+
+def problem_of(axes, unknown, given, solved, *, batch=2, **more):
+    """Dense, with channels last."""
+    x, y, taps, stride, dilation, low = axes
+    c, k = (given, solved) if unknown is Unknown.Y else (solved, given)
+    shapes, rank = {"x": (batch, 1, c, *x), "y": (batch, 1, k, *y)}, len(x)
+    steps = {name: strides_in((0, *range(3, rank + 3), 1, 2), shape) for name, shape in shapes.items()}
+    return ConvProblem(
+        unknown=unknown, batch=batch, groups=1, x_channels=c, y_channels=k, x_extent=x, y_extent=y, taps=taps,
+        stride=stride, dilation=dilation, pad_low=low, x_strides=steps["x"], y_strides=steps["y"],
+        w_strides=strides_in(range(rank + 3), (1, k, c, *taps)), **more,
+    )  # fmt: skip
+
+
+def plan_of(problem, isa):
+    """The plan; None if there is none."""
+    return next((plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, LaneSumsPlan)), None)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize("name", [*AXES, *WIDE])
+def test_every_border(name, unknown, isa):
+    """Of whole vectors of channels and others, with a bias, in tiles and blocks of other sizes."""
+    rng, machine, found, axes = np.random.default_rng(len(name)), machine_for(isa), 0, (AXES | WIDE)[name]
+    for seed, (given, solved) in list(enumerate(CHANNELS))[len(name) % 2 :: 1 if isa == "avx512" else 2]:
+        problem = problem_of(axes, unknown, given, solved, bias=seed % 3 == 1)
+        plan = plan_of(problem, isa)
+        if not adds_lanes(problem, machine.lanes_f32, machine.registers):
+            assert plan is None
+            continue
+        assert type(choose(problem, machine)) is LaneSumsPlan
+        found += 1
+        tile = (*plan.tile[:-1], int(rng.integers(1, plan.tile[-1] + 1)))
+        most = [-(-axis.count // size) for axis, size in zip(plan.axes, tile, strict=True)]
+        block = tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, tile, strict=True))
+        other = replace(plan, tile=tile, block=block, unroll=seed % 2)
+        for one in (plan, other):
+            check_plan(problem, one, machine, seed, low=bool(seed % 2))
+    assert found or (unknown is Unknown.X and (axes[3][-1] > 1 or axes[2][-1] > 16))
+
+
+def test_inputs_beyond_l2_are_asked_for_ahead():
+    """In every step of a tile, and exact nevertheless."""
+    for unknown in (Unknown.X, Unknown.Y):
+        for channels in ((512, 3), (16, 1)):
+            extents = (40, 2**18 // 40 // channels[0])
+            axes = (extents, extents, (3, 3), (1, 1), (1, 1), (1, 1))
+            problem = problem_of(axes, unknown, *channels)
+            plan = plan_of(problem, "avx512")
+            assert plan.fetches_rows
+            assert "llvm.prefetch" in lower(plan).ir
+            assert "llvm.prefetch" not in lower(plan_of(replace(problem, batch=1), "avx512")).ir
+            if "avx512" in ISAS:
+                check_plan(problem, plan, machine_for("avx512"))
+
+
+@pytest.mark.skipif("avx512" not in ISAS, reason="this CPU has no avx512")
+@pytest.mark.parametrize("taps", [3, 15, 41])
+def test_bits_are_those_of_other_tiles_and_images_alone(taps):
+    """Sums are rounded, so that any other order shows; tiles at a border go one by one if they are many."""
+    machine, rng = machine_for("avx512"), np.random.default_rng(5)
+    axes = ((90,), (90,), (taps,), (1,), (1,), (taps // 2,))
+    given, weights = rng.standard_normal((2, 90, 80), np.float32), rng.standard_normal((3, 80, taps), np.float32)
+    problem = problem_of(axes, Unknown.Y, 80, 3)
+    plan = plan_of(problem, "avx512")
+    whole = _solved(problem, plan, machine, given, weights)
+    for size in (1, 2, 4):
+        other = replace(plan, tile=(1, size), block=(1, 7 * size))
+        np.testing.assert_array_equal(whole, _solved(problem, other, machine, given, weights))
+    alone = problem_of(axes, Unknown.Y, 80, 3, batch=1)
+    np.testing.assert_array_equal(whole[1:], _solved(alone, plan_of(alone, "avx512"), machine, given[1:], weights))
+
+
+def _solved(problem, plan, machine, given, weights):
+    result = np.zeros((problem.batch, *problem.y_extent, problem.y_channels), np.float32)
+    kernel = build(problem, machine, lower=lambda *_: lower(plan))
+    kernel(*(side.ctypes.data for side in (given, weights, result)), 0)
+    assert result.any()
+    return result
+
+
+def test_what_it_is_for():
+    """Few channels made of many, side by side; whatever extents and batch are."""
+    square = ((40, 40), (40, 40), (3, 3), (1, 1), (1, 1), (1, 1))
+
+    def adds(axes=square, unknown=Unknown.Y, channels=(64, 3), **more):
+        return adds_lanes(problem_of(axes, unknown, *channels, **more), 16, 32)
+
+    assert adds()
+    assert adds(unknown=Unknown.X)
+    assert adds(channels=(64, 7))
+    assert not adds(channels=(64, 8))
+    assert not adds(channels=(17, 3))
+    assert not adds(channels=(8, 1))
+    assert not adds(channels=(16, 1), axes=((40,), (40,), (1,), (1,), (1,), (0,)))
+    assert not adds(accumulate=True)
+    assert not adds(dtype="bf16")
+    strided = ((40, 40), (20, 20), (3, 3), (2, 2), (1, 1), (1, 1))
+    assert adds(axes=strided)
+    assert not adds(axes=strided, unknown=Unknown.X)
+    assert adds(axes=WIDE["a long kernel"])
+    assert not adds(axes=WIDE["a long kernel"], unknown=Unknown.X)
+    problem = problem_of(square, Unknown.Y, 64, 3)
+    first = strides_in(range(5), problem.shapes["x"])
+    assert not adds_lanes(replace(problem, x_strides=first), 16, 32)
