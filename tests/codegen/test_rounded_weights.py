@@ -8,9 +8,9 @@ import pytest
 
 import convgrad.plan.weights
 from codegen.buffers import StridedArray
+from codegen.dense_problems import SAME, W, problem_of
 from codegen.emitted import each_isa, run_here
 from codegen.random_problems import solve
-from codegen.test_kernels import SAME, W, problem_of
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype

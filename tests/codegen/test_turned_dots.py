@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dot_cases import EMULATED, HERE, REAL, check_watched
 from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
 from codegen.random_problems import altered, check_plan
-from codegen.test_dots import EMULATED, HERE, REAL, check_watched
 from codegen.test_group_weights import AXES
 from codegen.test_turned_data import problem_of
 from convgrad.codegen import turned_dots

@@ -29,10 +29,10 @@ from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
 MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
+TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 SCATTERED = 0.8  # cycles more per weight, likewise, of lanes farther apart than rows, which are not side by side either
 EVEN = 1.15  # times the sums
 FELT = 0.02  # of all cycles: less says nothing about two plans
-TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
