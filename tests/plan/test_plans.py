@@ -185,6 +185,16 @@ def test_planning_takes_no_longer_for_long_images(image, taps, isa):
             assert process_time() - start < 5, str(problem)
 
 
+def test_no_windows_have_plans_too():
+    for channels, groups in (((1, 1), 49), ((5, 3), 1), ((4, 4), 8)):
+        problem = problem_of(
+            Unknown.W, channels=channels, groups=groups, image=4, windows=0, taps=3, nxc=True, dilation=3
+        )
+        for isa in ("avx512", "avx512_bf16_emulated", "amx_emulated", "portable"):
+            machine = machine_for(isa, triple="x86_64-unknown-linux-gnu")
+            assert all(plan.validate() is None for plan in variants(problem, machine))
+
+
 def test_an_empty_image_has_plans_too():
     """Its rows are packed in no time, however long a run is."""
     problem = problem_of(Unknown.W, channels=(5, 3), image=0, windows=1, taps=1)

@@ -73,9 +73,9 @@ def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 def rows_of_windows(plan: WeightsPlan) -> WeightsPlan:
     """A plan that reads the tensors as they lie, whose blocks are whole rows of windows."""
     block = list(plan.block)
-    block[-1] = plan.axes[-1].windows
-    rows = prod(axis.windows for axis in plan.axes[:-1])
-    block[-2] = min(plan.axes[-2].windows, max(1, rows // (2 * LEAST_TASKS)), max(1, ROW_WINDOWS // block[-1]))
+    *outer, row = (max(1, axis.windows) for axis in plan.axes)  # where there are none, a plan is made all the same
+    block[-1] = row
+    block[-2] = min(outer[-1], max(1, prod(outer) // (2 * LEAST_TASKS)), max(1, ROW_WINDOWS // row))
     plan = replace(plan, block=tuple(block))
     return replace(plan, chunks=_most_chunks(plan))
 
