@@ -179,3 +179,14 @@ def check_kind(plan, kind):
     scale = solve(problem, **{n: v if v is None else np.abs(v) for n, v in wide.items()})
     terms = problem.flops // (2 * result.size)
     assert np.all(np.abs(result - exact) <= terms * (2.0**-24 * scale + 2.0**-150 * again))
+
+
+def check_one_number(plan, side, value):
+    """One such number in an input gives the bits of vectors."""
+    given = data(plan.problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    name = sorted(given)[side]
+    given[name].flat[given[name].size // 2] = value
+    result, again = run(plan, given)
+    assert again
+    wanted, _ = run(plan.fallback, given)
+    assert result.tobytes() == wanted.tobytes()

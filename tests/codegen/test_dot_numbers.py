@@ -16,7 +16,7 @@ from codegen.dot_cases import (
     needs_dots,
     plan_of,
 )
-from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
+from codegen.matrix_checks import BF16_KINDS, check_kind, check_one_number
 from codegen.random_problems import check_plan
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for
@@ -34,15 +34,7 @@ def test_every_kind_of_data_is_multiplied_as_f32(problem, kind):
 @pytest.mark.parametrize("value", [-np.inf, np.nan, 2.0**-133])
 @pytest.mark.parametrize("problem", SMALL, ids=IDS)
 def test_one_such_number_gives_the_bits_of_vectors(problem, value, side):
-    problem = in_bf16(problem, "bf16")
-    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
-    name = sorted(given)[side]
-    given[name].flat[given[name].size // 2] = value
-    plan = plan_of(problem)
-    result, again = run(plan, given)
-    assert again
-    wanted, _ = run(plan.fallback, given)
-    np.testing.assert_array_equal(result.view(np.uint16), wanted.view(np.uint16))
+    check_one_number(plan_of(in_bf16(problem, "bf16")), side, value)
 
 
 @pytest.mark.parametrize("odd", [False, True])

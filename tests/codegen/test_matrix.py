@@ -17,6 +17,7 @@ from codegen.matrix_checks import (
     SMALL,
     WIDE,
     check_kind,
+    check_one_number,
     check_own_weights,
     data,
     needs_tiles,
@@ -138,14 +139,7 @@ def test_every_kind_of_data_is_within_the_bound(problem, kind):
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, np.finfo(np.float32).max, 2.0**-149, 2.0**-110])
 @pytest.mark.parametrize("problem", SMALL, ids=IDS)
 def test_one_extreme_number_gives_the_bits_of_vectors(problem, value, side):
-    given = data(problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
-    name = sorted(given)[side]
-    given[name].flat[given[name].size // 2] = value
-    plan = plan_of(problem)
-    result, again = run(plan, given)
-    assert again
-    wanted, _ = run(plan.fallback, given)
-    np.testing.assert_array_equal(result.view(np.uint32), wanted.view(np.uint32))
+    check_one_number(plan_of(problem), side, value)
 
 
 def test_what_is_added_to_an_output_is_computed_on_vectors_unless_the_verdict_comes_before_it():

@@ -43,8 +43,6 @@ LOWERINGS = {
     "WeightsPlan": "weights",
 }
 
-UNGUARDED = ("MatrixDataPlan", "MatrixWeightsPlan")  # on units, data are watched while they are packed
-
 
 def lower(plan: Plan | InsidePlan) -> KernelModule:
     """The module of any plan."""
@@ -53,4 +51,4 @@ def lower(plan: Plan | InsidePlan) -> KernelModule:
     kinds = [kind.__name__ for kind in type(plan).__mro__]  # special ones first
     name = next(LOWERINGS[kind] for kind in kinds if kind in LOWERINGS)
     module = getattr(import_module(f"convgrad.codegen.{name}"), f"lower_{name}")(plan)
-    return module if any(kind in UNGUARDED for kind in kinds) else guarded(plan, module)
+    return module if plan.ON_UNITS else guarded(plan, module)  # units watch data while these are packed

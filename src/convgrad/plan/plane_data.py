@@ -27,6 +27,7 @@ class PlaneDataPlan:
     """
 
     KIND: ClassVar[str] = "along outputs of planes"
+    ON_UNITS: ClassVar[bool] = False
 
     problem: ConvProblem
     isa: str

@@ -31,6 +31,7 @@ class PlaneWeightsPlan:
     """
 
     KIND: ClassVar[str] = "along windows"
+    ON_UNITS: ClassVar[bool] = False
     ALONG_WINDOWS: ClassVar[bool] = True
 
     problem: ConvProblem
