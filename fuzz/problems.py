@@ -32,6 +32,7 @@ from random_cases import LARGE, Case, case_from, random_case
 
 import convgrad
 from convgrad import ConvError
+from convgrad.arrays.call import Operation
 from convgrad.dtypes import numpy_dtype
 from convgrad.runtime import kernel, set_num_threads
 from convgrad.spec.definition import define
@@ -113,8 +114,8 @@ def forget() -> None:
 
     kernel.forget()
     for value in vars(operations).values():
-        if isinstance(getattr(value, "records", None), dict):
-            value.records.clear()
+        if isinstance(value, Operation):
+            value.forget()
 
 
 def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarray | None:

@@ -79,7 +79,7 @@ def convolution(
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, asked(fpmath_mode),
     )  # fmt: skip
-    return _convolution(src, weights, bias, attributes, None, out, out_dtype, accumulate)
+    return _convolution.call(src, weights, bias, attributes, None, out, out_dtype, accumulate)
 
 
 def convolution_backward_data(
@@ -117,7 +117,7 @@ def convolution_backward_data(
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
         asked(fpmath_mode), output_padding,
     )  # fmt: skip
-    return _convolution_backward_data(
+    return _convolution_backward_data.call(
         diff_dst, weights, None, attributes, dst_shape, out, out_dtype, accumulate, auto_pad_rule
     )
 
@@ -156,7 +156,9 @@ def convolution_backward_weights(
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, asked(fpmath_mode),
     )  # fmt: skip
     if diff_bias is None or diff_bias is False:
-        return _convolution_backward_weights(src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate)
+        return _convolution_backward_weights.call(
+            src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate
+        )
     return _convolution_backward_weights.pair(
         src, diff_dst, diff_bias, attributes, weights_shape, out, out_dtype, accumulate
     )
@@ -190,7 +192,7 @@ def conv_transpose(
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
         asked(fpmath_mode), output_padding,
     )  # fmt: skip
-    return _conv_transpose(src, weights, bias, attributes, None, out, out_dtype, accumulate)
+    return _conv_transpose.call(src, weights, bias, attributes, None, out, out_dtype, accumulate)
 
 
 def conv_transpose_backward_data(
@@ -223,7 +225,7 @@ def conv_transpose_backward_data(
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
         asked(fpmath_mode), output_padding,
     )  # fmt: skip
-    return _conv_transpose_backward_data(diff_dst, weights, None, attributes, None, out, out_dtype, accumulate)
+    return _conv_transpose_backward_data.call(diff_dst, weights, None, attributes, None, out, out_dtype, accumulate)
 
 
 def conv_transpose_backward_weights(
@@ -261,7 +263,7 @@ def conv_transpose_backward_weights(
         asked(fpmath_mode), output_padding,
     )  # fmt: skip
     if diff_bias is None or diff_bias is False:
-        return _conv_transpose_backward_weights(
+        return _conv_transpose_backward_weights.call(
             src, diff_dst, None, attributes, weights_shape, out, out_dtype, accumulate
         )
     return _conv_transpose_backward_weights.pair(
@@ -297,7 +299,7 @@ def conv_transpose_backprop_filters(
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, filter_format,
         asked(fpmath_mode), output_padding,
     )  # fmt: skip
-    return _conv_transpose_backward_weights(
+    return _conv_transpose_backward_weights.call(
         input_forward, output_delta, None, attributes, filter_shape, out, out_dtype, accumulate
     )
 
@@ -309,4 +311,6 @@ def bias_add_backward(
 
     diff_dst has a batch, channels, and any number of other axes.
     """
-    return _bias_add_backward(diff_dst, known_one(diff_dst), None, (data_format,), None, out, out_dtype, accumulate)
+    return _bias_add_backward.call(
+        diff_dst, known_one(diff_dst), None, (data_format,), None, out, out_dtype, accumulate
+    )

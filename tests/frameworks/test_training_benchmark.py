@@ -12,19 +12,20 @@ layers, models, report, training, trainings = benchmark_modules("layers", "model
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-import convgrad  # noqa: E402
+import convgrad.torch  # noqa: E402
 from convgrad.cli.problem_string import parse  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Nothing here is worth a second one; a run sets the number for the whole process."""
+def as_before():
+    """Nothing here is worth a second thread; a run sets their number, and what is kept, for the whole process."""
     before = torch.get_num_threads(), convgrad.num_threads()
     torch.set_num_threads(1)
     convgrad.set_num_threads(1)
     yield
     torch.set_num_threads(before[0])
     convgrad.set_num_threads(before[1])
+    convgrad.torch.keep_results(0)
 
 
 def count(network, without=()):

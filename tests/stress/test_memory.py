@@ -109,7 +109,7 @@ def test_kernels_that_are_dropped_give_their_memory_back():
     def use(times):
         for _ in range(times):
             kernel.forget()
-            _convolution.records.clear()
+            _convolution.forget()
             FUNCTIONS["Convolution"](x, w)
 
     use(20)
@@ -138,7 +138,7 @@ def test_compiling_leaves_nothing_behind():
 
 def test_geometries_that_are_remembered_are_bounded(monkeypatch):
     monkeypatch.setattr(call, "MOST_RECORDS", 10)
-    _convolution.records.clear()
+    _convolution.forget()
     w = np.ones((1, 1, 1), np.float32)
     for extent in range(1, 40):
         FUNCTIONS["Convolution"](np.ones((1, extent, 1), np.float32), w)

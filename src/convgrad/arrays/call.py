@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from convgrad.arrays.inline_cache import OFTEN, SELDOM, InlineCache
 from convgrad.arrays.record import Record, address
 from convgrad.arrays.results import common_dtype, refuse_more_than_memory, result_dtype
 from convgrad.arrays.view import dense_strides, output_view, refuse_overlap, view
@@ -35,6 +36,8 @@ class Operation:
         self.names = names
         self.schema = SCHEMAS[op]
         self.records: dict[tuple, Record] = {}
+        self.inline_cache = InlineCache(op, self.__call__)
+        self.call = self.inline_cache.slow  # what the public functions call
 
     def __call__(
         self,
@@ -87,6 +90,10 @@ class Operation:
                     and (out is None or (out.flags.writeable and not record.may_overlap(at, (*given, bias_at))))
                 ):
                     record.kernel(*record.arrange((*given, at)), bias_at)
+                    record.calls += 1
+                    if record.calls == OFTEN:
+                        arguments = (first, second, bias, attributes, shape, out, out_dtype, accumulate, auto_pad_rule)
+                        self._admit(arguments, record)
                     return result
         plain = plainer(attributes, shape, out_dtype)
         if plain is not None:
@@ -178,8 +185,17 @@ class Operation:
 
     def _remember(self, key: tuple, record: Record) -> None:
         if len(self.records) >= MOST_RECORDS:
-            self.records.clear()
+            self.forget()
         self.records[key] = record
+
+    def _admit(self, arguments: tuple, record: Record) -> None:
+        record.calls = OFTEN - SELDOM
+        self.call = self.inline_cache.admit(arguments, record) or self.call
+
+    def forget(self) -> None:
+        """Drop what is known of earlier calls."""
+        self.inline_cache.forget()
+        self.records.clear()
 
     def _attributes(self, values: tuple, rank: int) -> dict[str, Any]:
         """What the call gives, and ones where the specification requires a list that has an obvious default."""

@@ -52,7 +52,7 @@ Arrange = Callable[[Sequence[int]], tuple[int, int, int]]  # addresses of inputs
 class Record:
     """What is left to do for a geometry that has been checked: addresses, and whether memory is shared."""
 
-    __slots__ = ("arrange", "bytes", "dtype", "input_mask", "kernel", "output_mask", "shape", "span", "spans")
+    __slots__ = ("arrange", "bytes", "calls", "dtype", "input_mask", "kernel", "output_mask", "shape", "span", "spans")
 
     def __init__(self, op: str, problem: Any, inputs: Sequence[View], shape: tuple[int, ...], strides, out_dtype: str):
         self.kernel = None if 0 in shape else kernel_for(problem)  # nothing to compute is no problem
@@ -63,6 +63,7 @@ class Record:
         self.span = span(shape, strides, SIZES[out_dtype])
         self.bytes = SIZES[out_dtype] * prod(shape)
         self.spans = tuple(given.span for given in inputs)
+        self.calls = 0  # by way of Python, since this was made or last admitted to an inline cache
 
     def empty(self) -> ndarray:
         """A new array for the result; a large one begins with a cache line, so that whole lines can pass the caches."""
@@ -70,6 +71,12 @@ class Record:
             return np.empty(self.shape, self.dtype)
         memory = np.empty(self.bytes + LINE, np.uint8)
         return ndarray(self.shape, self.dtype, memory, -address(memory) % LINE)
+
+    def fall_back(self, first: ndarray, second: ndarray, bias: ndarray | None, result: ndarray) -> None:
+        """Compute what the kernel could not, by the fallback that was not there."""
+        assert self.kernel is not None
+        addresses = self.arrange((address(first), address(second), address(result)))
+        self.kernel.fall_back(*addresses, 0 if bias is None else address(bias))
 
     def may_overlap(self, out: int, inputs: Sequence[int]) -> bool:
         """Whether the bytes of the output and of an input lie in common bounds."""

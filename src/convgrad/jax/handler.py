@@ -18,11 +18,9 @@ from functools import cache
 
 from convgrad.dtypes import SIZES
 from convgrad.jax.handler_ir import BUFFER_WORDS, HANDLER, TARGET_WORDS, WORDS_OF, handler_ir
-from convgrad.plan.host import host_triple
-from convgrad.plan.machine import machine_for
 from convgrad.runtime import Kernel, driver, jit
-from convgrad.runtime import cache as disk
 from convgrad.runtime.memory import KEEP_BLOCKS
+from convgrad.runtime.support import support_code
 from convgrad.runtime.threads import team
 
 XLA_DTYPES = {"f16": 10, "f32": 11, "f64": 12, "bf16": 16}  # XLA_FFI_DataType
@@ -112,11 +110,4 @@ def _blocks() -> ctypes.Array:
 @cache
 def _objects() -> bytes:
     """The compiled handler, from disk where it was compiled before."""
-    machine = machine_for("portable", triple=host_triple())
-    ir = handler_ir()
-    key = disk.key_of("xla handler", ir, machine)
-    entry = disk.read(key)
-    objects = entry.objects if entry else jit.compile_ir(ir, machine)
-    if not entry:
-        disk.write(key, disk.Entry(objects, {"what": "handler of XLA's calls"}))
-    return objects
+    return support_code("handler of XLA's calls", handler_ir())

@@ -92,14 +92,14 @@ class Kernel:
             status = self._run(frame[1])
         except KeyboardInterrupt:  # that came while the kernel ran, and took the place of the status
             if self._replaced and driver.is_lacking(frame[0]):
-                self._fall_back(x, w, y, bias)
+                self.fall_back(x, w, y, bias)
             raise
         finally:
             self._idle.append(frame)
             if size:
                 memory.release(block)
         if status:
-            self._fall_back(x, w, y, bias)
+            self.fall_back(x, w, y, bias)
 
     def prepare(self) -> Kernel:
         """The fallback: from disk, else compiled, once. From then on calls find it."""
@@ -120,7 +120,7 @@ class Kernel:
         elif made._make_fallback is not None:
             made.prepare()
 
-    def _fall_back(self, x: int, w: int, y: int, bias: int) -> None:
+    def fall_back(self, x: int, w: int, y: int, bias: int) -> None:
         """What this kernel could not compute, by the fallback that was not there.
 
         A result that holds something already is not left with that: an interrupt waits until it is whole, and after a
@@ -133,7 +133,7 @@ class Kernel:
         try:
             self.prepare()(x, w, y, bias)
         except KeyboardInterrupt:
-            self._fall_back(x, w, y, bias)
+            self.fall_back(x, w, y, bias)
             raise
         except BaseException:
             result = {"x": x, "w": w, "y": y}[unknown]

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import cache
 
 from convgrad.plan.host import available_cpus, host_triple
-from convgrad.plan.machine import machine_for
 from convgrad.runtime.pool_ir import SYMBOLS, pool_ir
 
 PATIENCE = 200e-6  # seconds that a worker spins before it sleeps: a few times what waking it costs under a hypervisor
@@ -27,15 +26,10 @@ TRIAL = 1000  # pauses that are timed to learn how long one takes: 10 to 45 ns, 
 @cache
 def _code() -> dict[str, int]:
     """Addresses of the compiled functions. Never unloaded: workers are inside."""
-    from convgrad.runtime import cache, jit
+    from convgrad.runtime import jit
+    from convgrad.runtime.support import support_code
 
-    machine = machine_for("portable", triple=host_triple())
-    ir = pool_ir(machine.triple)
-    key = cache.key_of("pool", ir, machine)
-    entry = cache.read(key)
-    objects = entry.objects if entry else jit.compile_ir(ir, machine)
-    if not entry:
-        cache.write(key, cache.Entry(objects, {"what": "pool of threads"}))
+    objects = support_code("pool of threads", pool_ir(host_triple()))
     addresses, loaded = jit.load(objects, SYMBOLS)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
     return addresses

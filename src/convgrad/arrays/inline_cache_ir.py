@@ -1,0 +1,414 @@
+"""The compiled part of the inline cache of calls, as LLVM IR: a function of the interpreter's own calling convention.
+
+`convgrad_call` is a METH_FASTCALL function: self, the addresses of the arguments, their number. Self is a NumPy array
+of the words TABLE. Its list of entries is walked for one whose patterns all match the arguments; that entry's kernel is
+run, without the interpreter lock, while its owner is kept. Whatever is not as an entry has it goes to the Python
+function `slow`, with the same arguments, so nothing is decided here but that a call is like one that was checked.
+
+A pattern is a few words. The first says what it takes:
+    OBJECT    this very object (None, a string, True): its address
+    NUMBER    an int: its address (small ones are there once), its value
+    TUPLE     a tuple of so many, each of a pattern: number, addresses of patterns
+    LIST      a list, likewise
+    ARRAY     an ndarray, of no subclass: address of the dtype, rank, extents, strides in bytes
+
+Layout of objects: PyObject_HEAD, then for an ndarray data, nd, dimensions, strides, base, descr, flags
+(`PyArrayObject_fields` of NumPy's C interface), for a list its length and the address of its items, for a tuple its
+length and, where tuples end, the items (CPython's include/cpython). `inline_cache.layout` looks whether it is so.
+"""
+
+from __future__ import annotations
+
+from convgrad.runtime import driver
+
+FUNCTION = "convgrad_call"
+OBJECT, NUMBER, TUPLE, LIST, ARRAY = range(5)
+MOST_ARGUMENTS = 9
+
+TABLE = ("entries", "slow", "common")
+COMMON = (
+    "save", "restore", "call", "keep", "drop", "as_int", "array_type", "int_type", "list_type", "tuple_type", "none",
+    "team", "workspace",
+)  # fmt: skip
+ENTRY = (
+    "next", "least", *(f"pattern_{n}" for n in range(MOST_ARGUMENTS)), "kernel", "most_tasks", "shared", "scratch",
+    "new", "fall_back", "owner", "out_mask", "out_field", "first_field", "second_field",
+    *(f"{given}_{word}" for given in ("first", "second", "bias") for word in ("mask", "low", "high")),
+)  # fmt: skip
+WRITEABLE = 0x400  # NPY_ARRAY_WRITEABLE
+
+
+def inline_cache_ir(head: int, tuple_items: int) -> str:
+    """For an interpreter whose objects have a head of so many bytes, and whose tuples have their items there."""
+    record = {f"{name}_at": 8 * i for i, name in enumerate(driver.RECORD_FIELDS)}
+    words = {
+        f"{kind}_{name}": 8 * i
+        for kind, names in (("table", TABLE), ("common", COMMON), ("entry", ENTRY))
+        for i, name in enumerate(names)
+    }
+    kinds = {"object": OBJECT, "number": NUMBER, "tuple": TUPLE, "list": LIST, "array": ARRAY}
+    fields = {"data": 0, "nd": 8, "dimensions": 16, "strides": 24, "descr": 40, "flags": 48}
+    objects = {"type": head - 8, "length": head, "list_items": head + 8, "tuple_items": tuple_items}
+    layout = {**objects, **{f"array_{name}": head + offset for name, offset in fields.items()}}
+    sizes = {"record_bytes": driver.RECORD_BYTES, "writeable": WRITEABLE}
+    text = _IR
+    for word, value in {**record, **words, **kinds, **layout, **sizes}.items():
+        text = text.replace(f"${word}$", str(value))
+    return text
+
+
+_IR = """
+define internal i1 @same(ptr %object, ptr %pattern, ptr %common) nounwind {
+start:
+  %kind = load i64, ptr %pattern
+  %one.at = getelementptr i8, ptr %pattern, i64 8
+  %one = load i64, ptr %one.at
+  %two.at = getelementptr i8, ptr %pattern, i64 16
+  %more.at = getelementptr i8, ptr %pattern, i64 24
+  %address = ptrtoint ptr %object to i64
+  %type.at = getelementptr i8, ptr %object, i64 $type$
+  %type = load i64, ptr %type.at
+  switch i64 %kind, label %no [
+    i64 $object$, label %object.alone
+    i64 $number$, label %number
+    i64 $tuple$, label %tuple
+    i64 $list$, label %list
+    i64 $array$, label %array
+  ]
+no:
+  ret i1 false
+yes:
+  ret i1 true
+
+object.alone:
+  %itself = icmp eq i64 %address, %one
+  ret i1 %itself
+
+number:
+  %same.number = icmp eq i64 %address, %one
+  br i1 %same.number, label %yes, label %other.number
+other.number:
+  %int.at = getelementptr i8, ptr %common, i64 $common_int_type$
+  %int = load i64, ptr %int.at
+  %is.int = icmp eq i64 %type, %int
+  br i1 %is.int, label %value, label %no
+value:
+  %too.large = alloca i32
+  %as.int.at = getelementptr i8, ptr %common, i64 $common_as_int$
+  %as.int = load ptr, ptr %as.int.at
+  %has = call i64 %as.int(ptr %object, ptr %too.large)
+  %flag = load i32, ptr %too.large
+  %in.range = icmp eq i32 %flag, 0
+  %wanted = load i64, ptr %two.at
+  %equal = icmp eq i64 %has, %wanted
+  %right = and i1 %in.range, %equal
+  ret i1 %right
+
+tuple:
+  %tuple.type.at = getelementptr i8, ptr %common, i64 $common_tuple_type$
+  %tuple.type = load i64, ptr %tuple.type.at
+  %tuple.items = getelementptr i8, ptr %object, i64 $tuple_items$
+  %is.tuple = icmp eq i64 %type, %tuple.type
+  br i1 %is.tuple, label %sequence, label %no
+list:
+  %list.type.at = getelementptr i8, ptr %common, i64 $common_list_type$
+  %list.type = load i64, ptr %list.type.at
+  %is.list = icmp eq i64 %type, %list.type
+  br i1 %is.list, label %list.items, label %no
+list.items:
+  %list.items.at = getelementptr i8, ptr %object, i64 $list_items$
+  %items.of.list = load ptr, ptr %list.items.at
+  br label %sequence
+sequence:
+  %items = phi ptr [ %tuple.items, %tuple ], [ %items.of.list, %list.items ]
+  %length.at = getelementptr i8, ptr %object, i64 $length$
+  %length = load i64, ptr %length.at
+  %as.long = icmp eq i64 %length, %one
+  br i1 %as.long, label %item, label %no
+item:
+  %i = phi i64 [ 0, %sequence ], [ %i.next, %item.next ]
+  %more = icmp ult i64 %i, %one
+  br i1 %more, label %compare, label %yes
+compare:
+  %item.at = getelementptr ptr, ptr %items, i64 %i
+  %here = load ptr, ptr %item.at
+  %item.pattern.at = getelementptr ptr, ptr %two.at, i64 %i
+  %item.pattern = load ptr, ptr %item.pattern.at
+  %item.same = call i1 @same(ptr %here, ptr %item.pattern, ptr %common)
+  br i1 %item.same, label %item.next, label %no
+item.next:
+  %i.next = add i64 %i, 1
+  br label %item
+
+array:
+  %array.type.at = getelementptr i8, ptr %common, i64 $common_array_type$
+  %array.type = load i64, ptr %array.type.at
+  %is.array = icmp eq i64 %type, %array.type
+  br i1 %is.array, label %kind.of.array, label %no
+kind.of.array:
+  %descr.at = getelementptr i8, ptr %object, i64 $array_descr$
+  %descr = load i64, ptr %descr.at
+  %same.descr = icmp eq i64 %descr, %one
+  %rank = load i64, ptr %two.at
+  %nd.at = getelementptr i8, ptr %object, i64 $array_nd$
+  %nd.32 = load i32, ptr %nd.at
+  %nd = sext i32 %nd.32 to i64
+  %same.rank = icmp eq i64 %nd, %rank
+  %dimensions.at = getelementptr i8, ptr %object, i64 $array_dimensions$
+  %dimensions = load ptr, ptr %dimensions.at
+  %strides.at = getelementptr i8, ptr %object, i64 $array_strides$
+  %strides = load ptr, ptr %strides.at
+  %wanted.strides = getelementptr i64, ptr %more.at, i64 %rank
+  %alike = and i1 %same.descr, %same.rank
+  br i1 %alike, label %axis, label %no
+axis:
+  %a = phi i64 [ 0, %kind.of.array ], [ %a.next, %axis.same ]
+  %any = icmp ult i64 %a, %rank
+  br i1 %any, label %extent, label %yes
+extent:
+  %extent.at = getelementptr i64, ptr %dimensions, i64 %a
+  %extent.has = load i64, ptr %extent.at
+  %extent.wanted.at = getelementptr i64, ptr %more.at, i64 %a
+  %extent.wanted = load i64, ptr %extent.wanted.at
+  %extent.same = icmp eq i64 %extent.has, %extent.wanted
+  %stride.at = getelementptr i64, ptr %strides, i64 %a
+  %stride.has = load i64, ptr %stride.at
+  %stride.wanted.at = getelementptr i64, ptr %wanted.strides, i64 %a
+  %stride.wanted = load i64, ptr %stride.wanted.at
+  %stride.same = icmp eq i64 %stride.has, %stride.wanted
+  %both.same = and i1 %extent.same, %stride.same
+  br i1 %both.same, label %axis.same, label %no
+axis.same:
+  %a.next = add i64 %a, 1
+  br label %axis
+}
+
+define internal i1 @fits(i64 %address, ptr %bounds, i64 %out) nounwind {
+  %mask = load i64, ptr %bounds
+  %low.at = getelementptr i8, ptr %bounds, i64 8
+  %low = load i64, ptr %low.at
+  %high.at = getelementptr i8, ptr %bounds, i64 16
+  %high = load i64, ptr %high.at
+  %odd = and i64 %address, %mask
+  %even = icmp eq i64 %odd, 0
+  %from.out = sub i64 %address, %out
+  %before = icmp sle i64 %from.out, %low
+  %after = icmp sge i64 %from.out, %high
+  %apart = or i1 %before, %after
+  %good = and i1 %even, %apart
+  ret i1 %good
+}
+
+define ptr @convgrad_call(ptr %self, ptr %args, i64 %count) nounwind {
+start:
+  %record = alloca [$record_bytes$ x i8], align 64
+  %arrays = alloca [4 x ptr], align 16
+  %words.at = getelementptr i8, ptr %self, i64 $array_data$
+  %words = load ptr, ptr %words.at
+  %common.at = getelementptr i8, ptr %words, i64 $table_common$
+  %common = load ptr, ptr %common.at
+  %entries.at = getelementptr i8, ptr %words, i64 $table_entries$
+  %entries = load ptr, ptr %entries.at
+  %call.at = getelementptr i8, ptr %common, i64 $common_call$
+  %call = load ptr, ptr %call.at
+  %drop.at = getelementptr i8, ptr %common, i64 $common_drop$
+  %drop = load ptr, ptr %drop.at
+  br label %look
+
+look:
+  %entry = phi ptr [ %entries, %start ], [ %next, %another ]
+  %end = icmp eq ptr %entry, null
+  br i1 %end, label %slowly, label %counted
+counted:
+  %least.at = getelementptr i8, ptr %entry, i64 $entry_least$
+  %least = load i64, ptr %least.at
+  %beyond = sub i64 %count, %least
+  %enough = icmp ule i64 %beyond, 1
+  br i1 %enough, label %argument, label %another
+another:
+  %next = load ptr, ptr %entry
+  br label %look
+argument:
+  %n = phi i64 [ 0, %counted ], [ %n.next, %matched ]
+  %open = icmp ult i64 %n, %count
+  br i1 %open, label %compare, label %found
+compare:
+  %argument.at = getelementptr ptr, ptr %args, i64 %n
+  %given = load ptr, ptr %argument.at
+  %patterns = getelementptr i8, ptr %entry, i64 $entry_pattern_0$
+  %pattern.at = getelementptr ptr, ptr %patterns, i64 %n
+  %pattern = load ptr, ptr %pattern.at
+  %matches = call i1 @same(ptr %given, ptr %pattern, ptr %common)
+  br i1 %matches, label %matched, label %another
+matched:
+  %n.next = add i64 %n, 1
+  br label %argument
+
+slowly:
+  %slow.at = getelementptr i8, ptr %words, i64 $table_slow$
+  %slow = load ptr, ptr %slow.at
+  %answer = call ptr %call(ptr %slow, ptr %args, i64 %count, ptr null)
+  ret ptr %answer
+
+found:
+  call void @llvm.memset.p0.i64(ptr align 64 %record, i8 0, i64 $record_bytes$, i1 false)
+  %first.object = load ptr, ptr %args
+  %second.object.at = getelementptr i8, ptr %args, i64 8
+  %second.object = load ptr, ptr %second.object.at
+  %bias.object.at = getelementptr i8, ptr %args, i64 16
+  %bias.object = load ptr, ptr %bias.object.at
+  %out.object.at = getelementptr i8, ptr %args, i64 40
+  %out.object = load ptr, ptr %out.object.at
+  %none.at = getelementptr i8, ptr %common, i64 $common_none$
+  %none = load ptr, ptr %none.at
+  %no.out = icmp eq ptr %out.object, %none
+  br i1 %no.out, label %make, label %writeable
+make:
+  %new.at = getelementptr i8, ptr %entry, i64 $entry_new$
+  %new = load ptr, ptr %new.at
+  %made = call ptr %call(ptr %new, ptr null, i64 0, ptr null)
+  %failed = icmp eq ptr %made, null
+  br i1 %failed, label %give.up, label %addresses
+give.up:
+  ret ptr null
+writeable:
+  %flags.at = getelementptr i8, ptr %out.object, i64 $array_flags$
+  %flags = load i32, ptr %flags.at
+  %flag = and i32 %flags, $writeable$
+  %locked = icmp eq i32 %flag, 0
+  br i1 %locked, label %slowly, label %keep.out
+keep.out:
+  %keep.at = getelementptr i8, ptr %common, i64 $common_keep$
+  %keep = load ptr, ptr %keep.at
+  call void %keep(ptr %out.object)
+  br label %addresses
+
+addresses:
+  %result = phi ptr [ %made, %make ], [ %out.object, %keep.out ]
+  %out.data.at = getelementptr i8, ptr %result, i64 $array_data$
+  %out = load i64, ptr %out.data.at
+  %out.mask.at = getelementptr i8, ptr %entry, i64 $entry_out_mask$
+  %out.mask = load i64, ptr %out.mask.at
+  %out.odd = and i64 %out, %out.mask
+  %out.even = icmp eq i64 %out.odd, 0
+  %first.data.at = getelementptr i8, ptr %first.object, i64 $array_data$
+  %first = load i64, ptr %first.data.at
+  %first.bounds = getelementptr i8, ptr %entry, i64 $entry_first_mask$
+  %first.good = call i1 @fits(i64 %first, ptr %first.bounds, i64 %out)
+  %second.data.at = getelementptr i8, ptr %second.object, i64 $array_data$
+  %second = load i64, ptr %second.data.at
+  %second.bounds = getelementptr i8, ptr %entry, i64 $entry_second_mask$
+  %second.good = call i1 @fits(i64 %second, ptr %second.bounds, i64 %out)
+  %inputs.good = and i1 %first.good, %second.good
+  %all.good = and i1 %inputs.good, %out.even
+  br i1 %all.good, label %look.at.bias, label %not.so
+look.at.bias:
+  %no.bias = icmp eq ptr %bias.object, %none
+  br i1 %no.bias, label %good, label %with.bias
+with.bias:
+  %bias.data.at = getelementptr i8, ptr %bias.object, i64 $array_data$
+  %bias.given = load i64, ptr %bias.data.at
+  %bias.bounds = getelementptr i8, ptr %entry, i64 $entry_bias_mask$
+  %bias.good = call i1 @fits(i64 %bias.given, ptr %bias.bounds, i64 %out)
+  br i1 %bias.good, label %good, label %not.so
+not.so:
+  call void %drop(ptr %result)
+  br label %slowly
+
+good:
+  %bias = phi i64 [ 0, %look.at.bias ], [ %bias.given, %with.bias ]
+  %first.field.at = getelementptr i8, ptr %entry, i64 $entry_first_field$
+  %first.field = load i64, ptr %first.field.at
+  %first.place = getelementptr i8, ptr %record, i64 %first.field
+  store i64 %first, ptr %first.place
+  %second.field.at = getelementptr i8, ptr %entry, i64 $entry_second_field$
+  %second.field = load i64, ptr %second.field.at
+  %second.place = getelementptr i8, ptr %record, i64 %second.field
+  store i64 %second, ptr %second.place
+  %out.field.at = getelementptr i8, ptr %entry, i64 $entry_out_field$
+  %out.field = load i64, ptr %out.field.at
+  %out.place = getelementptr i8, ptr %record, i64 %out.field
+  store i64 %out, ptr %out.place
+  %bias.place = getelementptr i8, ptr %record, i64 $bias_at$
+  store i64 %bias, ptr %bias.place
+
+  %most.at = getelementptr i8, ptr %entry, i64 $entry_most_tasks$
+  %most = load i64, ptr %most.at
+  %team.at = getelementptr i8, ptr %common, i64 $common_team$
+  %team = load ptr, ptr %team.at
+  %team.count = load i64, ptr %team
+  %team.parallel.at = getelementptr i8, ptr %team, i64 8
+  %team.parallel = load i64, ptr %team.parallel.at
+  %team.limit.at = getelementptr i8, ptr %team, i64 16
+  %team.limit = load i64, ptr %team.limit.at
+  %threads = call i64 @llvm.umin.i64(i64 %team.count, i64 %most)
+  %single = icmp ule i64 %most, 1
+  %taking.part = select i1 %single, i64 1, i64 %threads
+  %nobody = icmp eq i64 %taking.part, 0
+  br i1 %nobody, label %not.so, label %room
+room:
+  %parallel.place = getelementptr i8, ptr %record, i64 $parallel_at$
+  store i64 %team.parallel, ptr %parallel.place
+  %limit.place = getelementptr i8, ptr %record, i64 $limit_at$
+  store i64 %team.limit, ptr %limit.place
+  %threads.place = getelementptr i8, ptr %record, i64 $threads_at$
+  store i64 %taking.part, ptr %threads.place
+  %workspace.at = getelementptr i8, ptr %common, i64 $common_workspace$
+  %workspace = load i64, ptr %workspace.at
+  %taken = icmp eq i64 %workspace, 0
+  br i1 %taken, label %not.so, label %run
+run:
+  store i64 0, ptr %workspace.at
+  %shared.at = getelementptr i8, ptr %entry, i64 $entry_shared$
+  %shared = load i64, ptr %shared.at
+  %scratch = add i64 %workspace, %shared
+  %shared.place = getelementptr i8, ptr %record, i64 $shared_at$
+  store i64 %workspace, ptr %shared.place
+  %scratch.place = getelementptr i8, ptr %record, i64 $scratch_at$
+  store i64 %scratch, ptr %scratch.place
+  %save.at = getelementptr i8, ptr %common, i64 $common_save$
+  %save = load ptr, ptr %save.at
+  %restore.at = getelementptr i8, ptr %common, i64 $common_restore$
+  %restore = load ptr, ptr %restore.at
+  %kernel.at = getelementptr i8, ptr %entry, i64 $entry_kernel$
+  %kernel = load ptr, ptr %kernel.at
+  %fall.back.at = getelementptr i8, ptr %entry, i64 $entry_fall_back$
+  %fall.back = load ptr, ptr %fall.back.at
+  %owner.at = getelementptr i8, ptr %entry, i64 $entry_owner$
+  %owner = load ptr, ptr %owner.at
+  %hold.at = getelementptr i8, ptr %common, i64 $common_keep$
+  %hold = load ptr, ptr %hold.at
+  call void %hold(ptr %owner)
+  %thread = call ptr %save()
+  %status = call i32 %kernel(ptr %record)
+  call void %restore(ptr %thread)
+  store i64 %workspace, ptr %workspace.at
+  %computed = icmp eq i32 %status, 0
+  br i1 %computed, label %return, label %otherwise
+return:
+  call void %drop(ptr %owner)
+  ret ptr %result
+
+otherwise:
+  store ptr %first.object, ptr %arrays
+  %second.slot = getelementptr i8, ptr %arrays, i64 8
+  store ptr %second.object, ptr %second.slot
+  %bias.slot = getelementptr i8, ptr %arrays, i64 16
+  store ptr %bias.object, ptr %bias.slot
+  %out.slot = getelementptr i8, ptr %arrays, i64 24
+  store ptr %result, ptr %out.slot
+  %done = call ptr %call(ptr %fall.back, ptr %arrays, i64 4, ptr null)
+  call void %drop(ptr %owner)
+  %raised = icmp eq ptr %done, null
+  br i1 %raised, label %pass.on, label %fallen.back
+pass.on:
+  call void %drop(ptr %result)
+  ret ptr null
+fallen.back:
+  call void %drop(ptr %done)
+  ret ptr %result
+}
+
+declare i64 @llvm.umin.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+"""
