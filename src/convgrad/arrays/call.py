@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from marshal import dumps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from convgrad.arrays.inline_cache import OFTEN, SELDOM, InlineCache
 from convgrad.arrays.record import Record, address
 from convgrad.arrays.results import common_dtype, refuse_more_than_memory, result_dtype
 from convgrad.arrays.view import dense_strides, output_view, refuse_overlap, view
@@ -18,7 +18,12 @@ from convgrad.settings import FPMATH_MODES, fpmath_mode
 from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import SCHEMAS
 
+if TYPE_CHECKING:
+    from convgrad.arrays.inline_cache import InlineCache
+
 MOST_RECORDS = 4096  # per operation; a program that makes up more geometries starts afresh
+OFTEN = 64  # calls of a geometry before it is admitted to the inline cache: a process of fewer compiles no more code
+SELDOM = 4096  # calls that come by here nevertheless before it is admitted once more, by another pattern
 MARSHAL_VERSION = 2  # of versions that encode equal values equally: from 3 on reference counts show through
 
 ndarray = np.ndarray
@@ -36,8 +41,8 @@ class Operation:
         self.names = names
         self.schema = SCHEMAS[op]
         self.records: dict[tuple, Record] = {}
-        self.inline_cache = InlineCache(op, self.__call__)
-        self.call = self.inline_cache.slow  # what the public functions call
+        self.inline_cache: InlineCache | None = None
+        self.call: Callable[..., Any] = self.__call__  # what the public functions call
 
     def __call__(
         self,
@@ -189,12 +194,17 @@ class Operation:
         self.records[key] = record
 
     def _admit(self, arguments: tuple, record: Record) -> None:
+        from convgrad.arrays.inline_cache import InlineCache  # here, since few processes make so many calls
+
         record.calls = OFTEN - SELDOM
+        if self.inline_cache is None:
+            self.inline_cache = InlineCache(self.op, self.__call__)
         self.call = self.inline_cache.admit(arguments, record) or self.call
 
     def forget(self) -> None:
         """Drop what is known of earlier calls."""
-        self.inline_cache.forget()
+        if self.inline_cache:
+            self.inline_cache.forget()
         self.records.clear()
 
     def _attributes(self, values: tuple, rank: int) -> dict[str, Any]:

@@ -38,8 +38,6 @@ from convgrad.runtime import Kernel, driver
 from convgrad.runtime.memory import Workspace
 from convgrad.runtime.threads import team
 
-OFTEN = 64  # calls of a geometry before it is admitted: a process that never makes so many compiles no more code
-SELDOM = 4096  # calls before it is admitted once more, by another pattern
 MOST_ENTRIES = 64  # they are looked at one after the other, some 10 ns each
 ROOM = 256 << 10  # bytes of workspace; what needs more takes longer than its checks anyway
 
