@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from convgrad.arrays.inline_cache import InlineCache
 
 MOST_RECORDS = 4096  # per operation; a program that makes up more geometries starts afresh
-OFTEN = 64  # calls of a geometry before it is admitted to the inline cache: a process of fewer compiles no more code
+OFTEN = 256  # calls of a geometry before it is admitted to the inline cache: a process of fewer compiles no more code
 SELDOM = 4096  # calls that come by here nevertheless before it is admitted once more, by another pattern
 MARSHAL_VERSION = 2  # of versions that encode equal values equally: from 3 on reference counts show through
 
