@@ -12,9 +12,10 @@ import pytest
 
 import convgrad
 from convgrad import operations
-from convgrad.arrays import inline_cache
+from convgrad.arrays import inline_cache, patterns
 from convgrad.arrays.call import OFTEN, Operation
-from convgrad.arrays.inline_cache import MOST_ENTRIES, layout_holds
+from convgrad.arrays.inline_cache import MOST_ENTRIES
+from convgrad.arrays.patterns import layout_holds
 from convgrad.errors import ArrayError, AttributeRuleError, ConvError
 from convgrad.operations import _GEOMETRY
 from convgrad.runtime import driver
@@ -137,6 +138,17 @@ def test_attributes_match_by_kind_and_number():
     for given in ([True], [2.0], [np.True_]):
         with pytest.raises(AttributeRuleError, match="strides holds"):
             operation.call(*arguments(given=attributes(strides=given)))
+
+
+def test_a_number_beyond_all_words_is_no_other(known):
+    """What overflows is -1, which no attribute is."""
+    record = next(iter(known.records.values()))
+    call = inline_cache.InlineCache("Convolution", lambda *given: "slow").admit(
+        (*arguments(given=attributes(pads_end=[-1])), "code"), record
+    )
+    assert isinstance(call(*arguments(given=attributes(pads_end=[-1]))), np.ndarray)
+    for huge in (2**63, -(2**63) - 1, 2**64 - 1, 2**70):
+        assert call(*arguments(given=attributes(pads_end=[huge]))) == "slow"
 
 
 def test_a_list_that_changes_is_read_anew():
@@ -390,7 +402,7 @@ def test_elsewhere_nothing_is_admitted(monkeypatch):
         assert operation.took_python(*arguments())[0]
     assert operation.call == operation.plain
     monkeypatch.undo()
-    monkeypatch.setattr(inline_cache, "HEAD", 24)
+    monkeypatch.setattr(patterns, "HEAD", 24)
     layout_holds.cache_clear()
     assert not layout_holds()
     monkeypatch.undo()

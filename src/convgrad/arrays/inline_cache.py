@@ -1,9 +1,9 @@
 """An inline cache for calls of small layers, whose checks in Python would take longer than the arithmetic.
 
 A call that came often is admitted: what it was called with is written down as patterns for compiled code
-(`inline_cache_ir.py`), and the name that the public functions call becomes that code. A call that matches an entry in
-every pattern runs the entry's kernel without any step of the interpreter; all others go on to the Python function,
-which checks them. Measured, 8 channels of 8x8 with `out`: see docs/measured_facts.md.
+(`patterns.py`, `inline_cache_ir.py`), and the name that the public functions call becomes that code. A call that
+matches an entry in every pattern runs the entry's kernel without any step of the interpreter; all others go on to the
+Python function, which checks them.
 
 Source of the technique: L. P. Deutsch, A. M. Schiffman, "Efficient implementation of the Smalltalk-80 system", 1984.
 """
@@ -12,26 +12,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from convgrad.arrays.inline_cache_ir import (
-    ARRAY,
-    COMMON,
-    ENTRY,
-    FUNCTION,
-    LIST,
-    NUMBER,
-    OBJECT,
-    TABLE,
-    TUPLE,
-    WRITEABLE,
-    inline_cache_ir,
-)  # fmt: skip
+from convgrad.arrays.inline_cache_ir import COMMON, ENTRY, FUNCTION, TABLE, inline_cache_ir
+from convgrad.arrays.patterns import Words, layout_holds, pattern
 from convgrad.arrays.record import Record
 from convgrad.problem.canonicalize import ROLES
 from convgrad.runtime import Kernel, driver
@@ -42,9 +30,6 @@ MOST_ENTRIES = 64  # they are looked at one after the other, some 10 ns each
 ROOM = 256 << 10  # bytes of workspace; what needs more takes longer than its checks anyway
 
 METH_FASTCALL = 0x80  # of CPython's methodobject.h
-HEAD = 16  # bytes of PyObject_HEAD: count of references, type
-
-Words = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Entry(NamedTuple):
@@ -90,13 +75,13 @@ class InlineCache:
         """The compiled function, with the words of this operation as its self."""
         self._words[TABLE.index("slow")] = id(self.slow)
         self._words[TABLE.index("common")] = _common().ctypes.data
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        make = new(("PyCFunction_NewEx", ctypes.pythonapi))
         return make(ctypes.addressof(_method()), self._words, None)
 
     def _entry(self, arguments: Sequence[Any], record: Record, kernel: Kernel) -> Entry:
         held: list[Any] = [*arguments[3:], record, kernel]  # not the arrays
-        patterns = [_pattern(argument, held) for argument in arguments]
+        patterns = [pattern(argument, held) for argument in arguments]
         roles = ROLES[self.op]
         words = {
             "least": len(patterns) - (arguments[-1] == "code"),
@@ -122,25 +107,6 @@ class InlineCache:
         return entry
 
 
-def _pattern(value: Any, held: list[Any]) -> int:
-    """The address of the pattern of an argument; what must not go while it is used is added to `held`."""
-    if type(value) is np.ndarray:
-        held.append(value.dtype)
-        words = [ARRAY, id(value.dtype), value.ndim, *value.shape, *value.strides]
-    elif type(value) in (tuple, list):
-        kind = TUPLE if type(value) is tuple else LIST
-        words = [kind, len(value), *(_pattern(item, held) for item in value)]
-    elif type(value) is int:
-        held.append(value)
-        words = [NUMBER, id(value), value]
-    else:
-        held.append(value)
-        words = [OBJECT, id(value)]
-    array = np.array(words, np.int64)
-    held.append(array)
-    return array.ctypes.data
-
-
 def _field(name: str) -> int:
     return 8 * driver.RECORD_FIELDS.index(name)
 
@@ -162,7 +128,7 @@ def _method() -> _MethodDef:
     from convgrad.runtime import jit
     from convgrad.runtime.support import support_code
 
-    objects = support_code("inline cache of calls", inline_cache_ir(HEAD, tuple.__basicsize__))
+    objects = support_code("inline cache of calls", inline_cache_ir())
     addresses, loaded = jit.load(objects, (FUNCTION,))
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
     return _MethodDef(b"call", addresses[FUNCTION], METH_FASTCALL, None)
@@ -200,38 +166,3 @@ def _common() -> Words:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=give_back)  # the thread that had it stayed behind
     return words
-
-
-@cache
-def layout_holds() -> bool:
-    """Whether objects of this interpreter and arrays of this NumPy lie in memory as the compiled code reads them."""
-    if sys.implementation.name != "cpython" or object.__basicsize__ != HEAD:  # not so in builds without a lock
-        return False
-    word = ctypes.c_int64.from_address
-    pair, several = (None, int), [None, int]
-    held = word(id(several) + HEAD + 8).value
-    plain = (
-        word(id(pair) + HEAD - 8).value == id(tuple)
-        and word(id(pair) + HEAD).value == word(id(several) + HEAD).value == 2
-        and word(id(pair) + tuple.__basicsize__ + 8).value == id(int)
-        and word(held + 8).value == id(int)
-    )
-    whole = np.arange(12, dtype=np.float32).reshape(3, 4)
-    locked = whole[1:, ::-2]
-    locked.flags.writeable = False
-    return plain and all(_array_holds(array) for array in (whole, locked))
-
-
-def _array_holds(array: np.ndarray) -> bool:
-    word, number = ctypes.c_int64.from_address, ctypes.c_int32.from_address
-    data, nd, dimensions, strides, descr, flags = (id(array) + HEAD + offset for offset in (0, 8, 16, 24, 40, 48))
-    extents = tuple(word(word(dimensions).value + 8 * axis).value for axis in range(array.ndim))
-    steps = tuple(word(word(strides).value + 8 * axis).value for axis in range(array.ndim))
-    return (
-        word(id(array) + HEAD - 8).value == id(np.ndarray)
-        and word(data).value == array.__array_interface__["data"][0]
-        and number(nd).value == array.ndim
-        and (extents, steps) == (array.shape, array.strides)
-        and word(descr).value == id(array.dtype)
-        and bool(number(flags).value & WRITEABLE) == array.flags.writeable
-    )

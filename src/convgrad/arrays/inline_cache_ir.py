@@ -4,25 +4,15 @@
 of the words TABLE. Its list of entries is walked for one whose patterns all match the arguments; that entry's kernel is
 run, without the interpreter lock, while its owner is kept. Whatever is not as an entry has it goes to the Python
 function `slow`, with the same arguments, so nothing is decided here but that a call is like one that was checked.
-
-A pattern is a few words. The first says what it takes:
-    OBJECT    this very object (None, a string, True): its address
-    NUMBER    an int: its address (small ones are there once), its value
-    TUPLE     a tuple of so many, each of a pattern: number, addresses of patterns
-    LIST      a list, likewise
-    ARRAY     an ndarray, of no subclass: address of the dtype, rank, extents, strides in bytes
-
-Layout of objects: PyObject_HEAD, then for an ndarray data, nd, dimensions, strides, base, descr, flags
-(`PyArrayObject_fields` of NumPy's C interface), for a list its length and the address of its items, for a tuple its
-length and, where tuples end, the items (CPython's include/cpython). `inline_cache.layout` looks whether it is so.
+COMMON are words of all operations: functions of the interpreter, types, the team of threads and a workspace.
 """
 
 from __future__ import annotations
 
+from convgrad.arrays.patterns import SAME_IR, WRITEABLE, offsets
 from convgrad.runtime import driver
 
 FUNCTION = "convgrad_call"
-OBJECT, NUMBER, TUPLE, LIST, ARRAY = range(5)
 MOST_ARGUMENTS = 9
 
 TABLE = ("entries", "slow", "common")
@@ -35,154 +25,24 @@ ENTRY = (
     "new", "fall_back", "owner", "out_mask", "out_field", "first_field", "second_field",
     *(f"{given}_{word}" for given in ("first", "second", "bias") for word in ("mask", "low", "high")),
 )  # fmt: skip
-WRITEABLE = 0x400  # NPY_ARRAY_WRITEABLE
 
 
-def inline_cache_ir(head: int, tuple_items: int) -> str:
-    """For an interpreter whose objects have a head of so many bytes, and whose tuples have their items there."""
+def inline_cache_ir() -> str:
+    """For the interpreter of this process."""
     record = {f"{name}_at": 8 * i for i, name in enumerate(driver.RECORD_FIELDS)}
     words = {
         f"{kind}_{name}": 8 * i
         for kind, names in (("table", TABLE), ("common", COMMON), ("entry", ENTRY))
         for i, name in enumerate(names)
     }
-    kinds = {"object": OBJECT, "number": NUMBER, "tuple": TUPLE, "list": LIST, "array": ARRAY}
-    fields = {"data": 0, "nd": 8, "dimensions": 16, "strides": 24, "descr": 40, "flags": 48}
-    objects = {"type": head - 8, "length": head, "list_items": head + 8, "tuple_items": tuple_items}
-    layout = {**objects, **{f"array_{name}": head + offset for name, offset in fields.items()}}
     sizes = {"record_bytes": driver.RECORD_BYTES, "writeable": WRITEABLE}
-    text = _IR
-    for word, value in {**record, **words, **kinds, **layout, **sizes}.items():
+    text = SAME_IR + _IR
+    for word, value in {**record, **words, **sizes, **offsets()}.items():
         text = text.replace(f"${word}$", str(value))
     return text
 
 
 _IR = """
-define internal i1 @same(ptr %object, ptr %pattern, ptr %common) nounwind {
-start:
-  %kind = load i64, ptr %pattern
-  %one.at = getelementptr i8, ptr %pattern, i64 8
-  %one = load i64, ptr %one.at
-  %two.at = getelementptr i8, ptr %pattern, i64 16
-  %more.at = getelementptr i8, ptr %pattern, i64 24
-  %address = ptrtoint ptr %object to i64
-  %type.at = getelementptr i8, ptr %object, i64 $type$
-  %type = load i64, ptr %type.at
-  switch i64 %kind, label %no [
-    i64 $object$, label %object.alone
-    i64 $number$, label %number
-    i64 $tuple$, label %tuple
-    i64 $list$, label %list
-    i64 $array$, label %array
-  ]
-no:
-  ret i1 false
-yes:
-  ret i1 true
-
-object.alone:
-  %itself = icmp eq i64 %address, %one
-  ret i1 %itself
-
-number:
-  %same.number = icmp eq i64 %address, %one
-  br i1 %same.number, label %yes, label %other.number
-other.number:
-  %int.at = getelementptr i8, ptr %common, i64 $common_int_type$
-  %int = load i64, ptr %int.at
-  %is.int = icmp eq i64 %type, %int
-  br i1 %is.int, label %value, label %no
-value:
-  %too.large = alloca i32
-  %as.int.at = getelementptr i8, ptr %common, i64 $common_as_int$
-  %as.int = load ptr, ptr %as.int.at
-  %has = call i64 %as.int(ptr %object, ptr %too.large)
-  %flag = load i32, ptr %too.large
-  %in.range = icmp eq i32 %flag, 0
-  %wanted = load i64, ptr %two.at
-  %equal = icmp eq i64 %has, %wanted
-  %right = and i1 %in.range, %equal
-  ret i1 %right
-
-tuple:
-  %tuple.type.at = getelementptr i8, ptr %common, i64 $common_tuple_type$
-  %tuple.type = load i64, ptr %tuple.type.at
-  %tuple.items = getelementptr i8, ptr %object, i64 $tuple_items$
-  %is.tuple = icmp eq i64 %type, %tuple.type
-  br i1 %is.tuple, label %sequence, label %no
-list:
-  %list.type.at = getelementptr i8, ptr %common, i64 $common_list_type$
-  %list.type = load i64, ptr %list.type.at
-  %is.list = icmp eq i64 %type, %list.type
-  br i1 %is.list, label %list.items, label %no
-list.items:
-  %list.items.at = getelementptr i8, ptr %object, i64 $list_items$
-  %items.of.list = load ptr, ptr %list.items.at
-  br label %sequence
-sequence:
-  %items = phi ptr [ %tuple.items, %tuple ], [ %items.of.list, %list.items ]
-  %length.at = getelementptr i8, ptr %object, i64 $length$
-  %length = load i64, ptr %length.at
-  %as.long = icmp eq i64 %length, %one
-  br i1 %as.long, label %item, label %no
-item:
-  %i = phi i64 [ 0, %sequence ], [ %i.next, %item.next ]
-  %more = icmp ult i64 %i, %one
-  br i1 %more, label %compare, label %yes
-compare:
-  %item.at = getelementptr ptr, ptr %items, i64 %i
-  %here = load ptr, ptr %item.at
-  %item.pattern.at = getelementptr ptr, ptr %two.at, i64 %i
-  %item.pattern = load ptr, ptr %item.pattern.at
-  %item.same = call i1 @same(ptr %here, ptr %item.pattern, ptr %common)
-  br i1 %item.same, label %item.next, label %no
-item.next:
-  %i.next = add i64 %i, 1
-  br label %item
-
-array:
-  %array.type.at = getelementptr i8, ptr %common, i64 $common_array_type$
-  %array.type = load i64, ptr %array.type.at
-  %is.array = icmp eq i64 %type, %array.type
-  br i1 %is.array, label %kind.of.array, label %no
-kind.of.array:
-  %descr.at = getelementptr i8, ptr %object, i64 $array_descr$
-  %descr = load i64, ptr %descr.at
-  %same.descr = icmp eq i64 %descr, %one
-  %rank = load i64, ptr %two.at
-  %nd.at = getelementptr i8, ptr %object, i64 $array_nd$
-  %nd.32 = load i32, ptr %nd.at
-  %nd = sext i32 %nd.32 to i64
-  %same.rank = icmp eq i64 %nd, %rank
-  %dimensions.at = getelementptr i8, ptr %object, i64 $array_dimensions$
-  %dimensions = load ptr, ptr %dimensions.at
-  %strides.at = getelementptr i8, ptr %object, i64 $array_strides$
-  %strides = load ptr, ptr %strides.at
-  %wanted.strides = getelementptr i64, ptr %more.at, i64 %rank
-  %alike = and i1 %same.descr, %same.rank
-  br i1 %alike, label %axis, label %no
-axis:
-  %a = phi i64 [ 0, %kind.of.array ], [ %a.next, %axis.same ]
-  %any = icmp ult i64 %a, %rank
-  br i1 %any, label %extent, label %yes
-extent:
-  %extent.at = getelementptr i64, ptr %dimensions, i64 %a
-  %extent.has = load i64, ptr %extent.at
-  %extent.wanted.at = getelementptr i64, ptr %more.at, i64 %a
-  %extent.wanted = load i64, ptr %extent.wanted.at
-  %extent.same = icmp eq i64 %extent.has, %extent.wanted
-  %stride.at = getelementptr i64, ptr %strides, i64 %a
-  %stride.has = load i64, ptr %stride.at
-  %stride.wanted.at = getelementptr i64, ptr %wanted.strides, i64 %a
-  %stride.wanted = load i64, ptr %stride.wanted.at
-  %stride.same = icmp eq i64 %stride.has, %stride.wanted
-  %both.same = and i1 %extent.same, %stride.same
-  br i1 %both.same, label %axis.same, label %no
-axis.same:
-  %a.next = add i64 %a, 1
-  br label %axis
-}
-
 define internal i1 @fits(i64 %address, ptr %bounds, i64 %out) nounwind {
   %mask = load i64, ptr %bounds
   %low.at = getelementptr i8, ptr %bounds, i64 8
