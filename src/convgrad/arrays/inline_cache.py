@@ -72,12 +72,16 @@ class InlineCache:
         self._entries.clear()
 
     def _make(self) -> Callable[..., Any]:
-        """The compiled function, with the words of this operation as its self."""
+        """The compiled function, with the words of this operation as its self.
+
+        What the words point to lives with this cache, so the function keeps that, too: as what a function of the
+        interpreter has for its module, which may be any object.
+        """
         self._words[TABLE.index("slow")] = id(self.slow)
         self._words[TABLE.index("common")] = _common().ctypes.data
-        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
         make = new(("PyCFunction_NewEx", ctypes.pythonapi))
-        return make(ctypes.addressof(_method()), self._words, None)
+        return make(ctypes.addressof(_method()), self._words, self)
 
     def _entry(self, arguments: Sequence[Any], record: Record, kernel: Kernel) -> Entry:
         held: list[Any] = [*arguments[3:], record, kernel]  # not the arrays
