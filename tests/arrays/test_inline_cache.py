@@ -12,13 +12,13 @@ import pytest
 
 import convgrad
 from convgrad import operations
-from convgrad.arrays import inline_cache, patterns
+from convgrad.arrays import call, inline_cache, patterns
 from convgrad.arrays.call import OFTEN, Operation
 from convgrad.arrays.inline_cache import MOST_ENTRIES
 from convgrad.arrays.patterns import layout_holds
 from convgrad.errors import ArrayError, AttributeRuleError, ConvError
 from convgrad.operations import _GEOMETRY
-from convgrad.runtime import driver
+from convgrad.runtime import driver, kernel
 
 X = np.arange(14, dtype=np.float32).reshape(1, 7, 2) % 5
 W = np.ones((3, 2, 4), np.float32)
@@ -143,12 +143,12 @@ def test_attributes_match_by_kind_and_number():
 def test_a_number_beyond_all_words_is_no_other(known):
     """What overflows is -1, which no attribute is."""
     record = next(iter(known.records.values()))
-    call = inline_cache.InlineCache("Convolution", lambda *given: "slow").admit(
+    function = inline_cache.InlineCache("Convolution", lambda *given: "slow").admit(
         (*arguments(given=attributes(pads_end=[-1])), "code"), record
     )
-    assert isinstance(call(*arguments(given=attributes(pads_end=[-1]))), np.ndarray)
+    assert isinstance(function(*arguments(given=attributes(pads_end=[-1]))), np.ndarray)
     for huge in (2**63, -(2**63) - 1, 2**64 - 1, 2**70):
-        assert call(*arguments(given=attributes(pads_end=[huge]))) == "slow"
+        assert function(*arguments(given=attributes(pads_end=[huge]))) == "slow"
 
 
 def test_a_list_that_changes_is_read_anew():
@@ -260,13 +260,13 @@ def test_a_failure_of_a_new_result_or_of_the_fallback_comes_through(known):
         raise MemoryError(f"no room, {len(given)} given")
 
     lacking = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(lambda record: driver.LACKING)
-    kernel = ctypes.cast(lacking, ctypes.c_void_p).value
+    at = ctypes.cast(lacking, ctypes.c_void_p).value
     with_out, without = known.inline_cache._entries[1], known.inline_cache._entries[0]
     out = np.empty((1, 5, 4), np.float32)
     for entry, changed, given, message in (
         (without, {"new": id(fail)}, None, "0 given"),
-        (without, {"kernel": kernel, "fall_back": id(fail)}, None, "4 given"),
-        (with_out, {"kernel": kernel, "fall_back": id(fail)}, out, "4 given"),
+        (without, {"kernel": at, "fall_back": id(fail)}, None, "4 given"),
+        (with_out, {"kernel": at, "fall_back": id(fail)}, out, "4 given"),
     ):
         before = entry.words.copy()
         for name, word in changed.items():
@@ -337,28 +337,37 @@ def test_entries_are_bounded_and_old_ones_go():
     np.testing.assert_array_equal(result, Counted()(*arguments()))
 
 
-def test_a_kernel_is_kept_while_it_runs():
-    """Threads call while another drops all entries and has them made anew."""
-    operation, expected, wrong = Counted(), Counted()(*arguments()), []
-    stop = threading.Event()
+def test_entries_come_and_go_while_threads_call(monkeypatch):
+    """In every call of Python something is admitted, and between two others everything is dropped."""
+    monkeypatch.setattr(call, "OFTEN", 1)
+    monkeypatch.setattr(call, "SELDOM", 2)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    operation, stop, wrong = Counted(), threading.Event(), []
+    inputs = [np.ones((1, extent, 2), np.float32) for extent in range(3, 9)]
+    expected = [Counted()(*arguments(x)) for x in inputs]
 
-    def call():
-        out = np.empty_like(expected)
+    def work(number):
+        rng = np.random.default_rng(number)
         while not stop.is_set():
-            for _ in range(50):
-                if not np.array_equal(operation.call(*arguments(out=out)), expected):
-                    wrong.append(out.copy())
+            for place in rng.integers(0, len(inputs), 40):
+                out = np.empty_like(expected[place]) if place % 2 else None
+                if not np.array_equal(operation.call(*arguments(inputs[place], out=out)), expected[place]):
+                    wrong.append(place)
 
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(100):
-        operation.forget()
-        convgrad.runtime.kernel.forget()
-        gc.collect()
-    stop.set()
-    for thread in threads:
-        thread.join()
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    try:
+        for worker in workers:
+            worker.start()
+        for _ in range(60):
+            operation.forget()
+            kernel.forget()
+            gc.collect()
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+        sys.setswitchinterval(before)
     assert not wrong
 
 
@@ -422,11 +431,11 @@ def test_public_functions_come_to_need_no_python(function, monkeypatch):
         "conv_transpose_backward_data": (x, w), "conv_transpose_backward_weights": (y, x, w.shape),
         "bias_add_backward": (y,),
     }[function]  # fmt: skip
-    call = getattr(convgrad, function)
-    expected = call(*given)
+    public = getattr(convgrad, function)
+    expected = public(*given)
     for _ in range(OFTEN + 2):
-        np.testing.assert_array_equal(call(*given), expected)
+        np.testing.assert_array_equal(public(*given), expected)
     operation = getattr(operations, f"_{function}")
     assert "built-in" in repr(operation.call)
     monkeypatch.setattr(operation, "records", None)  # which Python would look into
-    np.testing.assert_array_equal(call(*given), expected)
+    np.testing.assert_array_equal(public(*given), expected)

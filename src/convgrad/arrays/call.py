@@ -14,6 +14,7 @@ from convgrad.arrays.view import dense_strides, output_view, refuse_overlap, vie
 from convgrad.dtypes import dtype_name, numpy_dtype
 from convgrad.errors import ArrayError, AttributeRuleError
 from convgrad.problem.canonicalize import canonicalize
+from convgrad.runtime.jit import LOCK
 from convgrad.settings import FPMATH_MODES, fpmath_mode
 from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import SCHEMAS
@@ -194,18 +195,20 @@ class Operation:
         self.records[key] = record
 
     def _admit(self, arguments: tuple, record: Record) -> None:
-        from convgrad.arrays.inline_cache import InlineCache  # here, since few processes make so many calls
-
         record.calls = OFTEN - SELDOM
-        if self.inline_cache is None:
-            self.inline_cache = InlineCache(self.op, self.__call__)
-        self.call = self.inline_cache.admit(arguments, record) or self.call
+        with LOCK:  # a fork in the middle of an import would leave its lock to nobody
+            from convgrad.arrays.inline_cache import InlineCache  # here, since few processes make so many calls
+
+            if self.inline_cache is None:
+                self.inline_cache = InlineCache(self.op, self.__call__)
+            self.call = self.inline_cache.admit(arguments, record) or self.call
 
     def forget(self) -> None:
         """Drop what is known of earlier calls."""
-        if self.inline_cache:
-            self.inline_cache.forget()
-        self.records.clear()
+        with LOCK:
+            if self.inline_cache:
+                self.inline_cache.forget()
+            self.records.clear()
 
     def _attributes(self, values: tuple, rank: int) -> dict[str, Any]:
         """What the call gives, and ones where the specification requires a list that has an obvious default."""

@@ -40,7 +40,7 @@ class Entry(NamedTuple):
 
 
 class InlineCache:
-    """Of one operation, whose calls `slow` checks and runs."""
+    """Of one operation, whose calls `slow` checks and runs. Callers hold `jit.LOCK`, but not those of the function."""
 
     def __init__(self, op: str, slow: Callable[..., Any]):
         self.op, self.slow = op, slow

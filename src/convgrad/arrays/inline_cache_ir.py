@@ -2,7 +2,8 @@
 
 `convgrad_call` is a METH_FASTCALL function: self, the addresses of the arguments, their number. Self is a NumPy array
 of the words TABLE. Its list of entries is walked for one whose patterns all match the arguments; that entry's kernel is
-run, without the interpreter lock, while its owner is kept. Whatever is not as an entry has it goes to the Python
+run, without the interpreter lock. From the match on its owner is kept: any step of the interpreter, such as making a
+result, may let another thread drop the entry. Whatever is not as an entry has it goes to the Python
 function `slow`, with the same arguments, so nothing is decided here but that a call is like one that was checked.
 COMMON are words of all operations: functions of the interpreter, types, the team of threads and a workspace.
 """
@@ -111,6 +112,11 @@ slowly:
   ret ptr %answer
 
 found:
+  %owner.at = getelementptr i8, ptr %entry, i64 $entry_owner$
+  %owner = load ptr, ptr %owner.at
+  %keep.at = getelementptr i8, ptr %common, i64 $common_keep$
+  %keep = load ptr, ptr %keep.at
+  call void %keep(ptr %owner)
   call void @llvm.memset.p0.i64(ptr align 64 %record, i8 0, i64 $record_bytes$, i1 false)
   %first.object = load ptr, ptr %args
   %second.object.at = getelementptr i8, ptr %args, i64 8
@@ -130,16 +136,15 @@ make:
   %failed = icmp eq ptr %made, null
   br i1 %failed, label %give.up, label %addresses
 give.up:
+  call void %drop(ptr %owner)
   ret ptr null
 writeable:
   %flags.at = getelementptr i8, ptr %out.object, i64 $array_flags$
   %flags = load i32, ptr %flags.at
   %flag = and i32 %flags, $writeable$
   %locked = icmp eq i32 %flag, 0
-  br i1 %locked, label %slowly, label %keep.out
+  br i1 %locked, label %let.go, label %keep.out
 keep.out:
-  %keep.at = getelementptr i8, ptr %common, i64 $common_keep$
-  %keep = load ptr, ptr %keep.at
   call void %keep(ptr %out.object)
   br label %addresses
 
@@ -173,6 +178,9 @@ with.bias:
   br i1 %bias.good, label %good, label %not.so
 not.so:
   call void %drop(ptr %result)
+  br label %let.go
+let.go:
+  call void %drop(ptr %owner)
   br label %slowly
 
 good:
@@ -234,11 +242,6 @@ run:
   %kernel = load ptr, ptr %kernel.at
   %fall.back.at = getelementptr i8, ptr %entry, i64 $entry_fall_back$
   %fall.back = load ptr, ptr %fall.back.at
-  %owner.at = getelementptr i8, ptr %entry, i64 $entry_owner$
-  %owner = load ptr, ptr %owner.at
-  %hold.at = getelementptr i8, ptr %common, i64 $common_keep$
-  %hold = load ptr, ptr %hold.at
-  call void %hold(ptr %owner)
   %thread = call ptr %save()
   %status = call i32 %kernel(ptr %record)
   call void %restore(ptr %thread)
