@@ -322,6 +322,16 @@ def test_nothing_is_held_and_nothing_is_lost(known):
     assert [sys.getrefcount(each) for each in held] == before
 
 
+def test_arrays_of_a_call_that_was_admitted_are_not_held():
+    operation, out = Counted(), np.empty((1, 5, 4), np.float32)
+    x, w, bias = X.copy(), W.copy(), np.ones(4, np.float32)
+    before = [sys.getrefcount(each) for each in (x, w, bias, out)]
+    for _ in range(OFTEN + 2):
+        operation.call(*arguments(x, w, bias, out=out))
+    assert len(operation.inline_cache._entries) == 1
+    assert [sys.getrefcount(each) for each in (x, w, bias, out)] == before
+
+
 def test_entries_are_bounded_and_old_ones_go():
     operation = Counted()
     for extent in range(3, 3 + MOST_ENTRIES + 5):

@@ -84,7 +84,7 @@ class InlineCache:
         return make(ctypes.addressof(_method()), self._words, self)
 
     def _entry(self, arguments: Sequence[Any], record: Record, kernel: Kernel) -> Entry:
-        held: list[Any] = [*arguments[3:], record, kernel]  # not the arrays
+        held: list[Any] = [record, kernel]  # and what patterns need, which is no array
         patterns = [pattern(argument, held) for argument in arguments]
         roles = ROLES[self.op]
         words = {
