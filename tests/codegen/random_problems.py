@@ -19,6 +19,7 @@ from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.run_sums import RunSumsPlan
 from convgrad.plan.sides_in_place import ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -145,7 +146,8 @@ def _altered_data(plan, rng):
         if not plan.spread:
             i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
             changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
-            changes["pixel_major"] = bool(rng.integers(2)) and not plan.pixels
+            channels_beside = bool(rng.integers(2)) and not plan.pixels
+            changes["pixel_major"] = channels_beside or isinstance(plan, RunSumsPlan)
     changes["packs_weights"] = bool(rng.integers(2)) and plan.may_pack_weights
     changes["reads_weights"] = bool(rng.integers(2)) and plan.may_read_weights
     changes["packs_weights"] &= not changes["reads_weights"]

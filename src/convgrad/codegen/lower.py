@@ -25,6 +25,7 @@ LOWERINGS = {
     "MatrixWeightsPlan": "matrix_weights",
     "FlatDataPlan": "flat_data",
     "DepthwiseDataPlan": "depthwise_data",
+    "RunSumsPlan": "run_sums",
     "LaneSumsPlan": "lane_sums",
     "TurnedDataPlan": "turned_data",
     "RowDataPlan": "row_data",

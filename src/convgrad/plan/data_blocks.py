@@ -127,6 +127,11 @@ class DataBlocks:
         return self.taps * self.i_block * self.width
 
     @property
+    def panel_step(self) -> int:
+        """From the packed weights of one block of lanes, or of input channels, to the next."""
+        return self.panel
+
+    @property
     def weights_size(self) -> int:
         """All packed weights, order (group, lane block, i block, panel)."""
         return 0 if self.reads_weights else self.group_blocks * self.lane_blocks * self.i_blocks * self.panel

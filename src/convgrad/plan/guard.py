@@ -59,7 +59,8 @@ def problem_of(plan: Plan) -> ConvProblem:
 def guard_of(plan: Plan) -> Guard | None:
     """None where every product is one of the definition."""
     problem = problem_of(plan)
-    if 0 in problem.shapes["w"] or isinstance(plan, LaneSumsPlan):  # which leaves out what meets no image
+    leaves_out = isinstance(plan, LaneSumsPlan) and plan.reads_in_place  # what meets no image
+    if 0 in problem.shapes["w"] or leaves_out:
         return None
     if problem.unknown is Unknown.W:
         sums = cast("WeightsPlan | PlaneWeightsPlan", plan)
