@@ -16,6 +16,7 @@ from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
+from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
@@ -134,6 +135,9 @@ def altered(plan, rng):
         return _altered_planes(plan, rng)
     if isinstance(plan, PatchDataPlan):  # whose blocks are written in place, and sum all channels at once
         return replace(plan, blocks_per_task=int(rng.integers(1, plan.lane_blocks + 1)))
+    if isinstance(plan, PhaseLanesPlan):  # whose tasks have all lanes and channels
+        most = [-(-axis.count // tile) for axis, tile in zip(plan.axes, plan.tile, strict=True)]
+        return replace(plan, block=tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, plan.tile, strict=True)))
     return _altered_data(plan, rng) if isinstance(plan, DataPlan) else _altered_weights(plan, rng)
 
 

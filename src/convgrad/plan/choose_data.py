@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from convgrad.plan.blocks import best_blocks, even_share
+from convgrad.plan.blocks import best_blocks, best_outputs, even_share
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.choose_plane_rows import plane_rows_candidates
 from convgrad.plan.data import DataPlan
@@ -26,6 +26,7 @@ from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.run_sums import run_sums_candidates
@@ -85,6 +86,8 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
     if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan):
         return plan
+    if isinstance(plan, PhaseLanesPlan):
+        return best_outputs(plan, cycles)
     plan = whole_blocks(plan)
     if reads_in_place(plan) and not is_mostly_border(plan):
         plan = widened(plan, cycles, machine)

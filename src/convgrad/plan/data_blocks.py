@@ -127,6 +127,16 @@ class DataBlocks:
         return self.taps * self.i_block * self.width
 
     @property
+    def row_width(self) -> int:
+        """From the packed weights of an input channel at a tap to those of the next."""
+        return self.width
+
+    @property
+    def panel_rows(self) -> int:
+        """From the packed weights of one block of input channels to those of the next."""
+        return self.panel
+
+    @property
     def panel_step(self) -> int:
         """From the packed weights of one block of lanes, or of input channels, to the next."""
         return self.panel
