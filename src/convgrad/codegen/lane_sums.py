@@ -12,7 +12,7 @@ from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index, lanes_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
-from convgrad.codegen.lanes import lane_dims, lane_origin, weights_steps
+from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.products import Taps
 from convgrad.codegen.microkernels.reduction import Masks, Reduction
@@ -239,16 +239,14 @@ class LaneSumsStages(DataStages):
     def _pack(
         self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
     ) -> None:  # fmt: skip
-        """Weights in the order of the plan, with zeros where vectors or blocks are not full."""
+        """Weights in the order (tap, output, channel of the input), with zeros where these do not fill a vector."""
         plan, p, (group, block, _) = self.plan, self.plan.problem, which
-        group_step, out_step, in_step = weights_steps(plan)
-        if plan.run % plan.lanes or plan.out_channels % plan.width:
+        _, out_step, in_step = weights_steps(plan)
+        if plan.in_channels % plan.lanes:
             emit_zero(b, self.isa, plan.compute, target, plan.panel)
         taps = [Dim(n, src, dst) for n, src, dst in zip(p.taps, p.w_strides[3:], plan.tap_steps, strict=True)]
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-        ((count, _, _),) = lane_dims(plan, block, b, group_step, out_step)
-        channels = [Dim(count, out_step, plan.pitch), Dim(plan.in_channels, in_step, 1)]
-        origin = lane_origin(plan, b, group, block, group_step, out_step)
-        copy.emit(b, b.at(at.w, origin, STORAGE[p.dtype]), target, [*taps, *channels])
+        channels = [Dim(plan.width, out_step, plan.pitch), Dim(plan.in_channels, in_step, 1)]
+        copy.emit(b, b.at(at.w, 0, STORAGE[p.dtype]), target, [*taps, *channels])
         if bias is not None:
             pack_bias(plan, b, at, group, block, bias)
