@@ -16,9 +16,11 @@ from convgrad.plan.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.patch_data import PatchDataPlan
+from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.run_sums import RunSumsPlan
 from convgrad.plan.sides_in_place import ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -133,6 +135,9 @@ def altered(plan, rng):
         return _altered_planes(plan, rng)
     if isinstance(plan, PatchDataPlan):  # whose blocks are written in place, and sum all channels at once
         return replace(plan, blocks_per_task=int(rng.integers(1, plan.lane_blocks + 1)))
+    if isinstance(plan, PhaseLanesPlan):  # whose tasks have all lanes and channels
+        most = [-(-axis.count // tile) for axis, tile in zip(plan.axes, plan.tile, strict=True)]
+        return replace(plan, block=tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, plan.tile, strict=True)))
     return _altered_data(plan, rng) if isinstance(plan, DataPlan) else _altered_weights(plan, rng)
 
 
@@ -145,7 +150,8 @@ def _altered_data(plan, rng):
         if not plan.spread:
             i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
             changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
-            changes["pixel_major"] = bool(rng.integers(2)) and not plan.pixels
+            channels_beside = bool(rng.integers(2)) and not plan.pixels
+            changes["pixel_major"] = channels_beside or isinstance(plan, RunSumsPlan)
     changes["packs_weights"] = bool(rng.integers(2)) and plan.may_pack_weights
     changes["reads_weights"] = bool(rng.integers(2)) and plan.may_read_weights
     changes["packs_weights"] &= not changes["reads_weights"]

@@ -34,6 +34,10 @@ GEOMETRIES = {
     "windows side by side": (1, 1, 1, 48, (24, 30), 3, 3, 1, 0),
     "windows of few outputs side by side": (2, 1, 1, 24, (60,), 5, 5, 1, 0),
     "groups of windows side by side": (1, 2, 2, 6, (96,), 16, 16, 1, 0),
+    "runs of taps and channels": (2, 1, 19, 21, (14, 45), 5, 2, 1, 2),
+    "runs of taps and channels side by side": (1, 1, 33, 18, (12, 39), 7, 3, 1, 3),
+    "runs of which parts miss some taps": (1, 1, 21, 20, (9, 8), 8, 3, 1, 5),
+    "phases beside channels": (2, 1, 21, 40, (17, 24), 6, 3, 1, 2),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
 

@@ -12,6 +12,8 @@ from convgrad.cli.roofs import size
 from convgrad.dtypes import SIZES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.lane_sums import LaneSumsPlan
+from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.weights import WeightsPlan
@@ -68,7 +70,8 @@ def _vectors(plan: Plan) -> str:
         return plane_facts.vectors(plan)
     if isinstance(plan, DataPlan):
         along = "outputs of the innermost axis" if plan.pixels else "output channels"
-        along += ", all phases at once" if isinstance(plan, FoldedPlan) else ""
+        along += ", all phases at once" if isinstance(plan, FoldedPlan | PhaseLanesPlan) else ""
+        along = plan.KIND.removeprefix("along ") if isinstance(plan, LaneSumsPlan) else along
         return f"{along}, of {plan.lane_groups} groups" if plan.spread else along
     if plan.along_windows:
         return "windows, added up in the end"

@@ -196,7 +196,7 @@ class DataStages(InputSlab, Panels):
             weights, bias = self._unpacked(b, at, self.group, block, i_block), self._own_bias(b, at)
         else:
             which = b.add(b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.i_blocks), i_block)
-            weights = b.at(at.shared, b.mul(which, plan.panel), self.packed_kind)
+            weights = b.at(at.shared, b.mul(which, plan.panel_step), self.packed_kind)
             bias = bias_at(plan, b, at, self.group, block)
         bias = bias if plan.problem.bias else None
         if plan.spread and not plan.reads_in_place:

@@ -25,9 +25,9 @@ from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE
 from convgrad.plan.lane_sums import LaneSumsPlan
-from convgrad.plan.strides import row_major
 
 AHEAD_BYTES = 8192  # from what a tile reads to what it asks for
+MOST_SHORT = 4  # lanes of vectors that do not become shorter
 MOST_BODIES = 4  # tiles at the borders of a row that are written out, each for what it misses
 
 
@@ -40,7 +40,9 @@ def lower_lane_sums(plan: LaneSumsPlan) -> KernelModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSumsTile(Tile):
-    """A tile whose sums are vectors, and whose results lie side by side, row by row."""
+    """A tile whose sums are vectors, and whose results lie side by side, row by row, with room for so many in each."""
+
+    room: int
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
@@ -48,17 +50,28 @@ class LaneSumsTile(Tile):
     ) -> None:  # fmt: skip
         """As of any tile; the lanes of as many sums at a time as a vector has are added."""
         assert first is not None
-        sums, lanes = self.sum(b, a, x, first, reductions, taps, walks), self.isa.lanes(self.compute)
+        lanes, count = self.isa.lanes(self.compute), len(self.columns)
+        summed = self.sum(b, a, x, first, reductions, taps, walks)
+        none = [Value(summed[0].type, "zeroinitializer")] * (self.room - count)
+        sums = [value for row in range(0, len(summed), count) for value in (*summed[row : row + count], *none)]
         for start in range(0, len(sums), lanes):
             some = sums[start : start + lanes]
             place = b.at(c, start, self._kind(self.c_dtype))
-            count = None if len(some) == lanes else index(len(some))
-            self.isa.store(b, self.c_dtype, lanes_added(b, some), place, count)
+            self.isa.store(
+                b, self.c_dtype, lanes_added(b, some), place, None if len(some) == lanes else index(len(some))
+            )
 
 
 def lanes_added(b: Builder, sums: Sequence[Value]) -> Value:
-    """Lane n is the sum of the lanes of vector n, added by halves; there are no more vectors than lanes."""
+    """Lane n is the sum of the lanes of vector n, added by halves; there are no more vectors than lanes.
+
+    Of few sums it is a shorter vector, since those become shorter before they share registers.
+    """
     lanes = lanes_of(sums[0])
+    while lanes > MOST_SHORT and len(sums) <= lanes // 2:
+        lanes //= 2
+        halves = [[shuffle(b, v, v, list(range(start, start + lanes))) for start in (0, lanes)] for v in sums]
+        sums = [b.binary("fadd", *of) for of in halves]
     zero = Value(sums[0].type, "zeroinitializer")
     vectors, half = [*sums, *[zero] * (lanes - len(sums))], lanes // 2
     while half:  # what is left of a vector are its first `2 * half` lanes, and those of others beside them
@@ -111,7 +124,7 @@ class LaneSumsSweep(Sweep):
         return LaneSumsTile(
             isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, a_dtype=p.dtype, c_dtype=p.out_dtype,
             rows=tuple(m * plan.axes[-1].in_step * plan.slab_strides[0][-1] for m in range(shape[-1])), c_rows=(0,),
-            columns=tuple(range(0, plan.width * plan.pitch, plan.pitch)), c_columns=(0,),
+            columns=tuple(k * plan.pitch for k in self.vectors), c_columns=(0,), room=plan.width,
         )  # fmt: skip
 
     def _start(self, tile: Tile) -> list[Value]:
@@ -119,7 +132,7 @@ class LaneSumsSweep(Sweep):
         if self.bias is None:
             return tile.zeros()
         b, (zero, *_) = self.b, tile.zeros()
-        numbers = [self.isa.load(b, self.plan.compute, b.at(self.bias, k, self.kind)) for k in range(self.plan.width)]
+        numbers = [self.isa.load(b, self.plan.compute, b.at(self.bias, k, self.kind)) for k in self.vectors]
         starts = [b.emit(zero.type, f"insertelement {zero}, {number}, i64 0") for number in numbers]
         return starts * len(tile.rows)
 
@@ -180,10 +193,10 @@ class LaneSumsSweep(Sweep):
     def _vectors(self, rows: int) -> Reduction:
         """The sum over vectors of a position, of which the last one may be a part."""
         plan, lanes = self.plan, self.plan.lanes
-        rest = plan.in_channels % lanes
+        rest = plan.run % lanes
 
         def masks(b: Builder, i: Index) -> Masks:
-            count = b.minimum(b.sub(plan.in_channels, b.mul(i, lanes)), lanes)
+            count = b.minimum(b.sub(plan.run, b.mul(i, lanes)), lanes)
             others = b.emit("i64", f"shl i64 -1, {index(count).text}")
             return (b.binary("xor", b.cast("trunc", others, f"i{lanes}"), Value(f"i{lanes}", "-1")),) * rows
 
@@ -231,8 +244,7 @@ class LaneSumsStages(DataStages):
         _, out_step, in_step = weights_steps(plan)
         if plan.in_channels % plan.lanes:
             emit_zero(b, self.isa, plan.compute, target, plan.panel)
-        steps = row_major(p.taps, plan.width * plan.pitch)
-        taps = [Dim(n, src, dst) for n, src, dst in zip(p.taps, p.w_strides[3:], steps, strict=True)]
+        taps = [Dim(n, src, dst) for n, src, dst in zip(p.taps, p.w_strides[3:], plan.tap_steps, strict=True)]
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         channels = [Dim(plan.width, out_step, plan.pitch), Dim(plan.in_channels, in_step, 1)]
         copy.emit(b, b.at(at.w, 0, STORAGE[p.dtype]), target, [*taps, *channels])

@@ -25,6 +25,8 @@ LOWERINGS = {
     "MatrixWeightsPlan": "matrix_weights",
     "FlatDataPlan": "flat_data",
     "DepthwiseDataPlan": "depthwise_data",
+    "PhaseLanesPlan": "phase_lanes",
+    "RunSumsPlan": "run_sums",
     "LaneSumsPlan": "lane_sums",
     "TurnedDataPlan": "turned_data",
     "RowDataPlan": "row_data",

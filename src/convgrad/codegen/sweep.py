@@ -36,8 +36,8 @@ class Sweep:
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
-        self.walks = walks
-        self.vectors = vectors or range(0, plan.width, plan.lanes)  # of the block, those that are computed
+        self.walks, self.last = walks, vectors is not None  # whether it is known to be the last block
+        self.vectors = vectors or plan.all_vectors  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
         self.tile = self._tile(plan.tile)
 

@@ -35,7 +35,7 @@ class TapSums:
         self.plan, self.b, self.channels, self.paces = plan, b, channels, paces
         self.channel_pace = int(paces[0] > 0 and walks_along_channels(plan))
         self.strides = _tap_strides(plan)  # of the weights, per axis
-        self.channel_stride = weights_steps(plan)[2] if plan.reads_weights else plan.width  # likewise
+        self.channel_stride = weights_steps(plan)[2] if plan.reads_weights else plan.row_width  # likewise
 
     def bounds(self, axis: GatherAxis, tile: int, j: Index, taps: Index, offset: Index) -> tuple[Index, Index]:
         """Taps t of which some output of the tile meets the input: 0 <= in_step·(j + m) + offset + t·step < extent."""
@@ -122,7 +122,7 @@ class TapSums:
             return [*taps, self.reduction(0, self.channels, step, self.channel_stride, self.channel_pace)]
         run = plan.channel_unit
         count = b.floor_div(self.channels, run)
-        of_run = run * self.channel_stride if plan.reads_weights else plan.panel // plan.runs
+        of_run = run * self.channel_stride if plan.reads_weights else plan.panel_rows // plan.runs
         runs = self.reduction(0, count, run * step, of_run, self.paces[0])
         return [runs, *taps, self.reduction(0, run, step, self.channel_stride)]
 
@@ -154,7 +154,7 @@ def _tap_strides(plan: DataPlan) -> list[int]:
     """Steps of the packed weights per tap of each axis, the batch included."""
     if plan.reads_weights:
         return [0, *plan.problem.w_strides[3:]]
-    step, strides = plan.panel // (plan.runs * plan.taps) if plan.taps else 0, []
+    step, strides = plan.panel_rows // (plan.runs * plan.taps) if plan.taps else 0, []
     for taps in reversed(plan.problem.taps):
         strides.insert(0, step)
         step *= taps

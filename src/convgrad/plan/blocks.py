@@ -46,6 +46,12 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     return min(candidates, key=lambda candidate: block_cost(candidate, cycles))
 
 
+def best_outputs(plan: Plan, cycles: float) -> Plan:
+    """The plan with the blocks of outputs of the lowest cost, and all else as it is."""
+    blocks = (replace(plan, block=block) for block in _blocks(plan))
+    return min(blocks, key=lambda candidate: block_cost(candidate, cycles))
+
+
 def packing_cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles that the best blocks take beyond those of the arithmetic."""
     return block_cost(best_blocks(plan, cycles), cycles)

@@ -56,6 +56,11 @@ class DataPlan(DataSlab):
         return self.writes_in_place or self.reads_weights
 
     @property
+    def all_vectors(self) -> range:
+        """Where the vectors of a block of lanes are."""
+        return range(0, self.width, self.lanes)
+
+    @property
     def last_vectors(self) -> range | None:
         """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
         vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)

@@ -127,6 +127,21 @@ class DataBlocks:
         return self.taps * self.i_block * self.width
 
     @property
+    def row_width(self) -> int:
+        """From the packed weights of an input channel at a tap to those of the next."""
+        return self.width
+
+    @property
+    def panel_rows(self) -> int:
+        """From the packed weights of one block of input channels to those of the next."""
+        return self.panel
+
+    @property
+    def panel_step(self) -> int:
+        """From the packed weights of one block of lanes, or of input channels, to the next."""
+        return self.panel
+
+    @property
     def weights_size(self) -> int:
         """All packed weights, order (group, lane block, i block, panel)."""
         return 0 if self.reads_weights else self.group_blocks * self.lane_blocks * self.i_blocks * self.panel

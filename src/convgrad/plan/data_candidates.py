@@ -22,6 +22,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
 from convgrad.plan.patch_data import patch_data_candidates
+from convgrad.plan.phase_lanes import phase_lanes_candidates
 from convgrad.plan.tiles import (
     TileShape,
     best_pixel_tile,
@@ -70,6 +71,9 @@ class DataCandidates:
         """In no order."""
         yield self._along_channels()
         yield from self._along_outputs()
+        if not self.sharing:
+            turned = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
+            yield from phase_lanes_candidates(self.base, self.machine.registers, turned)
         moved = (self.elements_in + self.elements_out) * MOVE
         yield from patch_data_candidates(self.base, self.machine.registers, moved)
         few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD

@@ -15,6 +15,7 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.lane_sums import LaneSumsPlan
 from convgrad.plan.patch_data import PatchDataPlan
+from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -51,7 +52,7 @@ class Guard:
 
 def problem_of(plan: Plan) -> ConvProblem:
     """What a plan solves, where `problem` is not that but a grid of which it computes some."""
-    if isinstance(plan, FoldedPlan):
+    if isinstance(plan, FoldedPlan | PhaseLanesPlan):
         return plan.unfolded
     return plan.patches if isinstance(plan, PatchDataPlan) else plan.problem
 
@@ -59,12 +60,16 @@ def problem_of(plan: Plan) -> ConvProblem:
 def guard_of(plan: Plan) -> Guard | None:
     """None where every product is one of the definition."""
     problem = problem_of(plan)
-    if 0 in problem.shapes["w"] or isinstance(plan, LaneSumsPlan):  # which leaves out what meets no image
+    leaves_out = isinstance(plan, LaneSumsPlan) and plan.reads_in_place  # what meets no image
+    if 0 in problem.shapes["w"] or leaves_out:
         return None
     if problem.unknown is Unknown.W:
         sums = cast("WeightsPlan | PlaneWeightsPlan", plan)
         return _of_weights(problem, along_windows=sums.ALONG_WINDOWS)
-    return _of_data(problem)
+    guard = _of_data(problem)
+    if isinstance(plan, PhaseLanesPlan) and plan.some_lack_taps:  # zeros in their place meet y
+        return Guard(before=(_whole(problem, "y"), *((_whole(problem, "w"),) if guard else ())))
+    return guard
 
 
 def _of_data(p: ConvProblem) -> Guard | None:

@@ -11,7 +11,9 @@ from convgrad.plan.blocks import even_share
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
+from convgrad.problem.conv import Ints
 
 SUMS = 16  # of a tile whose channels are so few that others would not gain
 MOST_WRITTEN = 256  # multiply-adds of a step, of all taps of a row
@@ -35,6 +37,16 @@ class LaneSumsPlan(DataPlan):
         return 1
 
     @property
+    def run(self) -> int:
+        """Numbers that lie side by side and are summed by lanes."""
+        return self.in_channels
+
+    @property
+    def all_vectors(self) -> range:
+        """Which channels solved for a block has, each of which is a vector."""
+        return range(self.width)
+
+    @property
     def vectors(self) -> int:
         """Of the input, at a position."""
         return self.i_block // self.lanes
@@ -43,6 +55,11 @@ class LaneSumsPlan(DataPlan):
     def pitch(self) -> int:
         """Packed weights of a tap and an output: an odd number of vectors, so that neighbours do not collide."""
         return (self.vectors | 1) * self.lanes
+
+    @property
+    def tap_steps(self) -> Ints:
+        """From one tap of each axis to the next, in packed weights."""
+        return row_major(self.problem.taps, self.width * self.pitch)
 
     @property
     def panel(self) -> int:

@@ -33,6 +33,10 @@ ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which 
 MOST_PARTED = ((7 / 8, 4), (3 / 4, 2))  # channels solved for, where vectors of the input are filled to less than that
 MOST_AROUND = 16  # taps of a row around elements of x, of longer kernels of which most may miss what they solve for
 FEWEST_ADDED = 4  # vectors of the input that such a sum is made of
+MOST_ALONE = 8  # channels solved for, of which vectors along outputs lose less than sums whose lanes are added
+WORTH_RUNS = 1.25  # times fewer multiply-adds, with what adding lanes takes, from which runs are worth turning weights
+ADDED = 3  # multiply-adds that adding the lanes of a sum takes as long as
+MOST_MET = 16384  # numbers that an output is made of, for which a slab of all channels stays in L2
 FEWEST_ROWS = 8  # of a tile, which hide how long a multiply-add takes; there are registers for them
 
 
@@ -87,3 +91,23 @@ def adds_lanes(p: ConvProblem, lanes: int, registers: int) -> bool:
     whole = given % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
     worth = whole and given >= LEAST_GIVEN and vectors * prod(p.taps) >= FEWEST_ADDED
     return plain and dense and few and worth and (solves_y or (p.stride[-1] == 1 and p.taps[-1] <= MOST_AROUND))
+
+
+def adds_runs(p: ConvProblem, lanes: int) -> bool:
+    """Whether an output is summed in vectors along what a row of taps meets, lanes at the very end; see above.
+
+    Where that takes fewer multiply-adds than vectors along channels solved for, and strides make vectors along outputs
+    dear. `p` is as it was asked for.
+    """
+    *outer, inner = p.taps
+    given, solved = p.x_channels, p.y_channels
+    plain = p.groups == 1 and p.dtype == p.out_dtype == "f32" and p.unknown is Unknown.Y
+    row = inner > 1 == p.dilation[-1] < p.stride[-1] < 2 * inner
+    if not (plain and row and solved > MOST_ALONE and given * prod(p.taps) <= MOST_MET):
+        return False
+    masks = lanes * SIZES[p.dtype] == LINE  # of instruction sets that have them to speak of
+    last = abs(p.x_strides[2]) < abs(p.x_strides[-1])
+    rows = prod(outer) > 1 or last  # of taps, else long rows of planes are read along outputs
+    along_channels = -(-solved // lanes) * given * prod(p.taps)
+    along_runs = solved * (prod(outer) * -(-given * inner // lanes) + ADDED)
+    return masks and rows and WORTH_RUNS * along_runs <= along_channels
