@@ -113,8 +113,11 @@ def test_16_bits_are_not_turned_where_channels_lie_together(dtype):
 
 
 def test_small_images_are_tiled_across_the_batch():
-    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs."""
-    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4}
+    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs.
+
+    Channels lie together in the image and taps in the weights, else these are a product of matrices.
+    """
+    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4, "nxc": True}
     many = choose(problem_of(Unknown.X, **sizes, batch=16), machine_for("avx512"))
     assert many.tile[0] > 1
     assert many.tile[1:] == (1, 1)

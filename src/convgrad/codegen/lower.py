@@ -26,6 +26,7 @@ LOWERINGS = {
     "FlatDataPlan": "flat_data",
     "DepthwiseDataPlan": "depthwise_data",
     "LaneSumsPlan": "lane_sums",
+    "RowProductsPlan": "row_products",
     "TurnedDataPlan": "turned_data",
     "RowDataPlan": "row_data",
     "PatchDataPlan": "patch_data",

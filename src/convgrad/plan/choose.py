@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import adds_lanes
+from convgrad.plan.order import adds_lanes, multiplies_rows
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
 
@@ -29,14 +29,15 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
     adds = adds_lanes(problem, machine.lanes_f32, machine.registers)
-    problem = simplify(problem, merges=not adds)  # which would tell channels, and so the order of sums, by extents
+    rows = not adds and multiplies_rows(problem, machine.lanes_f32)
+    problem = simplify(problem, merges=not adds, whole=rows)  # which would tell the order of sums by extents, merging
     if problem.unknown is Unknown.W:  # a process may never need the other half
         from convgrad.plan.choose_weights import weights_variants
 
         return weights_variants(problem, machine)
     from convgrad.plan.choose_data import data_variants
 
-    return data_variants(problem, machine, adds=adds)
+    return data_variants(problem, machine, adds=adds, rows=rows)
 
 
 def choose(problem: ConvProblem, machine: Machine) -> Plan:

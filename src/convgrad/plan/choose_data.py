@@ -28,6 +28,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.order import FEW_CHANNELS
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.row_data import RowDataPlan
+from convgrad.plan.row_products import RowProductsPlan, row_products_candidates
 from convgrad.plan.turned_data import TurnedDataPlan, known_axes
 from convgrad.plan.units import products_on
 from convgrad.problem.conv import ConvProblem
@@ -36,10 +37,13 @@ MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
 MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster
 
 
-def data_variants(problem: ConvProblem, machine: Machine, *, adds: bool = False) -> Iterator[DataPlan | PlaneDataPlan]:
+def data_variants(
+    problem: ConvProblem, machine: Machine, *, adds: bool = False, rows: bool = False
+) -> Iterator[DataPlan | PlaneDataPlan]:  # fmt: skip
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first.
 
-    Where the order of sums wants that, the first one `adds` lanes at the end; see `order.adds_lanes`.
+    Where the order of sums wants that, the first one `adds` lanes at the end, or multiplies `rows` with rows; see
+    `order.adds_lanes` and `order.multiplies_rows`.
     """
     by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
@@ -47,7 +51,8 @@ def data_variants(problem: ConvProblem, machine: Machine, *, adds: bool = False)
     by_vectors = sorted(ways.all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
-    added = list(lane_sums_candidates(ways.base, machine)) if adds else []
+    added: list[Any] = list(lane_sums_candidates(ways.base, machine)) if adds else []
+    added += row_products_candidates(ways.base, machine) if rows else []
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
     candidates: list[tuple[float, Any]] = [*added, *others, *_on_units(problem, machine)]
@@ -79,7 +84,7 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan):
+    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan | RowProductsPlan):
         return plan
     plan = whole_blocks(plan)
     if reads_in_place(plan) and not is_mostly_border(plan):

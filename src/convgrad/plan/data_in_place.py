@@ -16,6 +16,7 @@ COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a 
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
+FEWEST_TILES = 4  # up to which they do so even where rows push each other out: packing reads such rows as well
 WIDEST = 8  # vectors of channels side by side
 BORDER = 8  # products at the border, for each output of a row, that cost as much as to pack what the row meets
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
@@ -112,6 +113,6 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
         return plan
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
     for share in shares:
-        if not crowded or row * plan.taps * share <= room:
+        if not crowded or tiles <= FEWEST_TILES or row * plan.taps * share <= room:
             return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
     return plan

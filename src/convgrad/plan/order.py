@@ -11,6 +11,9 @@ group's outputs one sum per input channel, tap by tap, and then these, by halves
 Where a few channels are made of many that lie side by side (`adds_lanes`), a lane sums every so many-th channel of the
 input: for each tap of the outer axes channel by channel, and for each of these the taps of the innermost axis if they
 are written out, else tap by tap; then lanes are added, by halves (`lane_sums.py`).
+
+Where a window is the whole image, without padding, and image and weights lie in memory alike (`multiplies_rows`), a lane
+sums every so many-th number of that run, in the order of memory; then lanes are added, by halves (`row_products.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.simplify import with_taps_merged
 
 FEW_CHANNELS = 4
 FEW_OUTPUTS = 16  # output channels below which vectors mostly run along outputs
@@ -33,6 +37,7 @@ ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which 
 MOST_PARTED = ((7 / 8, 4), (3 / 4, 2))  # channels solved for, where vectors of the input are filled to less than that
 MOST_AROUND = 16  # taps of a row around elements of x, of longer kernels of which most may miss what they solve for
 FEWEST_ADDED = 4  # vectors of the input that such a sum is made of
+LEAST_ROW = 8  # vectors of an image that is a window, from where on adding lanes does not matter
 FEWEST_ROWS = 8  # of a tile, which hide how long a multiply-add takes; there are registers for them
 
 
@@ -87,3 +92,21 @@ def adds_lanes(p: ConvProblem, lanes: int, registers: int) -> bool:
     whole = given % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
     worth = whole and given >= LEAST_GIVEN and vectors * prod(p.taps) >= FEWEST_ADDED
     return plain and dense and few and worth and (solves_y or (p.stride[-1] == 1 and p.taps[-1] <= MOST_AROUND))
+
+
+def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
+    """Whether Y is summed in vectors along channels and taps, lanes at the very end: where a window is an image.
+
+    Rows of the image and of the weights are read as they lie then, whole.
+    """
+    plain = p.unknown is Unknown.Y and p.dtype == p.out_dtype == "f32" and not p.accumulate
+    if not plain or 0 in (p.batch, p.x_channels, p.y_channels, *p.x_extent):
+        return False
+    if any(
+        (y, x, low) != (1, taps, 0) for y, x, taps, low in zip(p.y_extent, p.x_extent, p.taps, p.pad_low, strict=True)
+    ):
+        return False
+    row = with_taps_merged(p)
+    along = row.x_strides[2] == row.w_strides[2] == row.y_strides[2] == 1 and set(row.taps) == {1}
+    whole = row.x_channels % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
+    return along and whole and row.x_channels >= LEAST_ROW * lanes
