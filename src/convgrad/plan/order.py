@@ -12,8 +12,8 @@ Where a few channels are made of many that lie side by side (`adds_lanes`), a la
 input: for each tap of the outer axes channel by channel, and for each of these the taps of the innermost axis if they
 are written out, else tap by tap; then lanes are added, by halves (`lane_sums.py`).
 
-Where a window is the whole image, without padding, and image and weights lie in memory alike (`multiplies_rows`), a lane
-sums every so many-th number of that run, in the order of memory; then lanes are added, by halves (`row_products.py`).
+Where a window is the whole image, without padding, and image and weights lie in memory alike (`multiplies_rows`), a
+lane sums every so many-th number of that run, in the order of memory; then lanes are added (`row_products.py`).
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class RowProductsPlan(DataPlan):
         """Assert what the emitter relies on."""
         super(RowProductsPlan, self).validate()
         p = self.problem
-        assert self.reads_in_place and self.reads_weights
+        assert self.reads_in_place
+        assert self.reads_weights
         assert self.solves_y
         assert p.taps == (1,)
         assert p.x_strides[2] == p.w_strides[2] == p.y_strides[2] == 1
