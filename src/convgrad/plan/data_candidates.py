@@ -114,7 +114,8 @@ class DataCandidates:
         if reads_in_place(whole_blocks(plan)):
             return IN_PLACE * (cycles - cost), plan
         one = plan.width == self.lanes == LINE // self.size and self.lanes <= 2 * self.channels_out
-        return (ONE_VECTOR if one and not self.sharing else 1.0) * cycles, plan
+        strided = axes[-1].in_step > 1 and not self.pixel_major  # rows that those along outputs take apart first
+        return (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
