@@ -118,6 +118,7 @@ def test_what_it_is_for():
     assert not multiplies_rows(replace(problem, accumulate=True), 16)
     assert not multiplies_rows(replace(problem, dtype="bf16"), 16)
     assert not multiplies_rows(replace(problem, pad_low=(1, 0)), 16)
+    assert not multiplies_rows(replace(problem_of(1, 1, 128, 5, (1,)), pad_low=(1,)), 16)
     assert not multiplies_rows(replace(problem, x_extent=(5, 4)), 16)
     assert not multiplies_rows(replace(problem, y_extent=(1, 2), x_extent=(4, 5)), 16)
     assert not multiplies_rows(replace(problem, w_strides=(1600, 1, 80, 20, 5)), 16), "lanes along channels of y"
