@@ -30,7 +30,8 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
     adds = adds_lanes(problem, machine.lanes_f32, machine.registers)
     rows = not adds and multiplies_rows(problem, machine.lanes_f32)
-    problem = simplify(problem, merges=not adds, whole=rows)  # which would tell the order of sums by extents, merging
+    # merging would tell channels, and so the order of sums, by extents
+    problem = simplify(problem, merges=not adds, whole=rows)
     if problem.unknown is Unknown.W:  # a process may never need the other half
         from convgrad.plan.choose_weights import weights_variants
 

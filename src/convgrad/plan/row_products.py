@@ -16,11 +16,10 @@ from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
 PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
-AHEAD_BYTES = 512
+AHEAD_BYTES = 512  # from where a row is read to where it is asked for
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
 TASKS = 8  # each of which reads all of its images
 ADDED = 3.0  # cycles for the lanes of a sum
-AGAIN = 1.5  # and for a sum that comes from memory and goes back, for each piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +118,7 @@ def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[
     shapes = [
         (rows, columns)
         for columns in range(1, min(channels, base.lanes, MOST_COLUMNS) + 1)
-        for rows in range(1, images + 1)
+        for rows in range(1, min(images, machine.registers) + 1)
         if rows * columns + min(rows, columns) + 1 < machine.registers
     ]
     rows, columns = min(shapes, key=lambda shape: (cycles(*shape), -prod(shape)))
