@@ -113,8 +113,11 @@ def test_16_bits_are_not_turned_where_channels_lie_together(dtype):
 
 
 def test_small_images_are_tiled_across_the_batch():
-    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs."""
-    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4}
+    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs.
+
+    Channels lie together in the image and taps in the weights, else these are a product of matrices.
+    """
+    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4, "nxc": True}
     many = choose(problem_of(Unknown.X, **sizes, batch=16), machine_for("avx512"))
     assert many.tile[0] > 1
     assert many.tile[1:] == (1, 1)
@@ -122,6 +125,50 @@ def test_small_images_are_tiled_across_the_batch():
     assert one.tile == (1, 1, 1), "without neighbours that meet the same taps"
     large = problem_of(Unknown.Y, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4)
     assert choose(large, machine_for("avx512")).tile[0] == 1
+
+
+def test_weights_that_few_tiles_meet_are_read_as_they_lie():
+    """Even where their rows share sets of caches, which packing them meets as well; of whole lines."""
+
+    def reads(image, isa="avx512"):
+        problem = problem_of(Unknown.X, channels=(2048, 512), image=image, windows=image, taps=1, nxc=True)
+        return choose(problem, machine_for(isa)).reads_weights
+
+    assert reads(4)
+    assert not reads(8)
+    assert not reads(4, "avx2")
+
+
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize("groups", [16, 21, 45, 48])
+def test_depthwise_is_in_place_whatever_is_left_for_the_last_vector(groups, unknown):
+    layer = {"channels": (1, 1), "image": 28, "windows": 14, "taps": 4, "stride": 2, "low": 1, "nxc": True}
+    plan = choose(problem_of(unknown, groups=groups, **layer), machine_for("avx512"))
+    assert plan.spread
+    assert plan.reads_in_place
+    assert plan.lane_groups <= groups
+
+
+def test_depthwise_tiles_hold_several_outputs():
+    """One alone waits for itself; a column is for tensors that are far away."""
+    sizes = {"channels": (1, 1), "groups": 32, "nxc": True}
+    long = problem_of(Unknown.Y, image=60, windows=7, taps=16, stride=8, low=4, batch=40, **sizes)
+    assert prod(choose(long, machine_for("avx512")).tile) > 1
+    near, far = (
+        choose(
+            problem_of(Unknown.Y, image=64, windows=32, taps=3, stride=2, low=1, batch=n, **sizes),
+            machine_for("avx512"),
+        )
+        for n in (2, 40)
+    )
+    assert near.tile[-1] > 1
+    assert far.tile[-1] == 1
+
+
+def test_one_vector_of_channels_made_of_strided_rows_is_not_along_outputs():
+    """Whose rows would be taken apart first."""
+    layer = {"channels": (16, 16), "groups": 4, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
+    assert not choose(problem_of(Unknown.Y, batch=2, **layer), machine_for("avx512")).pixels
 
 
 def test_tiles_are_wide_where_loads_are_what_takes_time():

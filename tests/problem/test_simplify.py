@@ -71,6 +71,9 @@ CASES = {
     ),
     "merged, all columns": problem_of(c=1, x=(7, 6), y=(5, 1), r=(3, 6), s=(1, 4), d=(1, 1), lo=(1, 0), layout="ncx"),
     "merged, the whole image": problem_of(x=(3, 2), y=(1, 1), r=(3, 2), s=(1, 1), d=(1, 1), lo=(0, 0), layout="ncx"),
+    "merged, the whole image of a line": problem_of(
+        c=2, x=(2, 3, 2), y=(1, 1, 1), r=(2, 3, 2), s=(1, 1, 1), d=(1, 1, 1), lo=(0, 0, 0), layout="ncx"
+    ),
     "one element": problem_of(x=(1, 1), y=(1, 1), r=(1, 1), s=(1, 1), d=(1, 1), lo=(0, 0)),
 }
 
@@ -203,3 +206,17 @@ def test_sums_have_their_order_whether_or_not_phases_become_channels(stride, cha
 
     assert simple.x_channels == stride
     assert channels_in_turn(simple) == channels_in_turn(problem)
+
+
+@pytest.mark.parametrize("unknown", "xw")
+@pytest.mark.parametrize("name", ["merged, the whole image", "merged, the whole image of a line"])
+def test_windows_that_are_whole_images_leave_one_tap_and_one_axis_of_images(name, unknown):
+    problem = replace(CASES[name], unknown=Unknown(unknown))
+    simple = simplify(problem)
+
+    assert (simple.batch, simple.x_extent, simple.y_extent, simple.taps) == (1, (2,), (2,), (1,))
+    assert simple.x_channels == np.prod(problem.shapes["x"][2:])
+    assert simplify(CASES[name]).taps == CASES[name].taps, "the order of sums over taps would be another one"
+    whole = simplify(replace(CASES[name], bias=True, bias_stride=3), whole=True)
+    assert (whole.taps, whole.bias_stride) == ((1,), 3)
+    assert terms(whole) == terms(problem)

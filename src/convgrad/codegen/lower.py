@@ -28,6 +28,7 @@ LOWERINGS = {
     "PhaseLanesPlan": "phase_lanes",
     "RunSumsPlan": "run_sums",
     "LaneSumsPlan": "lane_sums",
+    "RowProductsPlan": "row_products",
     "TurnedDataPlan": "turned_data",
     "RowDataPlan": "row_data",
     "PatchDataPlan": "patch_data",

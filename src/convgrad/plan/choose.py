@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import adds_lanes, adds_runs
+from convgrad.plan.order import Along, lanes_sum
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
 
@@ -28,16 +28,16 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     """
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
-    adds = adds_lanes(problem, machine.lanes_f32, machine.registers)
-    runs = not adds and adds_runs(problem, machine.lanes_f32)
-    problem = simplify(problem, merges=not adds)  # which would tell channels, and so the order of sums, by extents
+    along = lanes_sum(problem, machine.lanes_f32, machine.registers)
+    # merging would tell channels, and so the order of sums, by extents
+    problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
     if problem.unknown is Unknown.W:  # a process may never need the other half
         from convgrad.plan.choose_weights import weights_variants
 
         return weights_variants(problem, machine)
     from convgrad.plan.choose_data import data_variants
 
-    return data_variants(problem, machine, adds=adds, runs=runs)
+    return data_variants(problem, machine, along)
 
 
 def choose(problem: ConvProblem, machine: Machine) -> Plan:

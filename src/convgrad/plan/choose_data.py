@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -25,10 +25,11 @@ from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import FEW_CHANNELS
+from convgrad.plan.order import FEW_CHANNELS, Along
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.row_data import RowDataPlan
+from convgrad.plan.row_products import RowProductsPlan, row_products_candidates
 from convgrad.plan.run_sums import run_sums_candidates
 from convgrad.plan.turned_data import TurnedDataPlan, known_axes
 from convgrad.plan.units import products_on
@@ -36,14 +37,19 @@ from convgrad.problem.conv import ConvProblem
 
 MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
 MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster
+LANES_SUM: dict[Along, Callable[[DataPlan, Machine], Iterable[tuple[float, Any]]]] = {
+    Along.CHANNELS: lane_sums_candidates,
+    Along.RUNS: run_sums_candidates,
+    Along.ROWS: row_products_candidates,
+}
 
 
 def data_variants(
-    problem: ConvProblem, machine: Machine, *, adds: bool = False, runs: bool = False
+    problem: ConvProblem, machine: Machine, along: Along | None = None
 ) -> Iterator[DataPlan | PlaneDataPlan]:  # fmt: skip
     """Blocking for X or Y, by ways to lay out vectors; those of the fewest predicted cycles first.
 
-    Where the order of sums wants that, the first one `adds` lanes at the end, of channels or of `runs`; see `order`.
+    If lanes sum `along` something, the first one is made for that.
     """
     by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
@@ -51,8 +57,7 @@ def data_variants(
     by_vectors = sorted(ways.all(), key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
-    added: list[tuple[float, Any]] = list(lane_sums_candidates(ways.base, machine)) if adds else []
-    added += run_sums_candidates(ways.base, machine) if runs else []
+    added: list[tuple[float, Any]] = list(LANES_SUM[along](ways.base, machine)) if along else []
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
     candidates: list[tuple[float, Any]] = [*added, *others, *_on_units(problem, machine)]
@@ -84,7 +89,7 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
-    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan):
+    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan | RowProductsPlan):
         return plan
     if isinstance(plan, PhaseLanesPlan):
         return best_outputs(plan, cycles)

@@ -23,6 +23,7 @@ MOST_STREAMS = 13  # rows of the input that strides keep apart, side by side: a 
 LOAD = 0.7  # cycles for a vector of the input, or of weights
 ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
+FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 STORE = 1.0  # to begin and to store a sum
 TASKS = 32  # of a block of rows each
@@ -52,7 +53,8 @@ def depthwise_data_candidates(
         if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
             break
         most = (machine.registers - machine.registers // SPARE - axes[-1].taps) // rows
-        for columns in range(1, min(most, axes[-1].count) + 1):
+        alone = rows == 1 < axes[-1].count  # whose multiply-adds wait for each other
+        for columns in range(1 + alone, min(most, axes[-1].count) + 1):
             tile = (*ones, rows, columns)
             products = rows * columns * axes[-2].taps * axes[-1].taps
             if products > MOST_PRODUCTS:
@@ -81,9 +83,10 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
     visits = prod(axis.visits(1) for axis in outer)
     each = TILE_OVERHEAD + STORE * rows * columns
     p = plan.problem
-    if SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > KEPT_BYTES:  # found out about along a row
+    size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    if size > KEPT_BYTES:  # found out about along a row
         lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if whole else 2)
-        each += APART * lines * (columns - 1)
+        each += (APART if size > FAR_BYTES else LESS_APART) * lines * (columns - 1)
     sums = prod(axis.count for axis in outer) * each
     return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
 

@@ -118,7 +118,8 @@ class DataCandidates:
         if reads_in_place(whole_blocks(plan)):
             return IN_PLACE * (cycles - cost), plan
         one = plan.width == self.lanes == LINE // self.size and self.lanes <= 2 * self.channels_out
-        return (ONE_VECTOR if one and not self.sharing else 1.0) * cycles, plan
+        strided = axes[-1].in_step > 1 and not self.pixel_major  # rows that those along outputs take apart first
+        return (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
@@ -155,23 +156,31 @@ class DataCandidates:
         channels = self.channels_in, self.channels_out
         depth = self.channels[0] * prod(problem.taps) / self.phases
         together = inner.taps if self.channels_in == 1 or picks_once(self.channels_in, inner) else 1
-        shape = best_spread_tile(
-            tuple(axis.count for axis in self.axes), problem.groups, channels, depth, max(1, together),
-            inner.in_step, lanes, self.machine.registers,
-        )  # fmt: skip
+        counts = tuple(axis.count for axis in self.axes)
+
+        def tiled(*, whole: bool = False) -> tuple[TileShape, DataPlan]:
+            shape = best_spread_tile(
+                counts, problem.groups, channels, depth, max(1, together), inner.in_step, lanes,
+                self.machine.registers, whole=whole,
+            )  # fmt: skip
+            many = shape.width // lanes * (lanes // self.channels_out)
+            return shape, self._planned(shape, spread=True, pixel_major=True, lane_groups=many)
+
+        shape, across = tiled()
+        if not reads_in_place(across) and reads_in_place((other := tiled(whole=True))[1]):
+            shape, across = other  # whose last vectors begin early
         turn = TURN_PLANES if channels == (1, 1) else TURN
         turned = can_turn(*channels, lanes) and worth_turning(problem)
         if turned:
-            depth, counts = prod(problem.taps) / self.phases, tuple(axis.count for axis in self.axes)
+            depth = prod(problem.taps) / self.phases
             shape = best_turned_tile(
                 counts, problem.groups, self.channels_out, depth, lanes, self.machine.registers
             )  # fmt: skip
         cost = self.elements_in * (MOVE if self.pixel_major else turn)
         cost += self.elements_out * (turn if self.out_channels_first else MOVE)
-        many = shape.width // lanes * (lanes // self.channels_out)
-        across = self._planned(shape, spread=True, pixel_major=True, lane_groups=many)
         if turned:
-            across = as_kind(TurnedDataPlan, across)
+            many = shape.width // lanes * (lanes // self.channels_out)
+            across = as_kind(TurnedDataPlan, self._planned(shape, spread=True, pixel_major=True, lane_groups=many))
         yield self.phases * shape.cycles + cost, across
         if reads_in_place(across):
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import gcd, prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES
+from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import Machine
 
@@ -16,6 +16,7 @@ COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a 
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
+FEWEST_TILES = 4  # that read whole lines, even where rows push each other out: packing reads such rows as well
 WIDEST = 8  # vectors of channels side by side
 BORDER = 8  # products at the border, for each output of a row, that cost as much as to pack what the row meets
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
@@ -108,10 +109,11 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
     tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
     crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
+    few = tiles <= FEWEST_TILES and plan.lanes * SIZES[plan.compute] == LINE
     if tiles > (FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES):
         return plan
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
     for share in shares:
-        if not crowded or row * plan.taps * share <= room:
+        if not crowded or few or row * plan.taps * share <= room:
             return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
     return plan

@@ -11,15 +11,23 @@ group's outputs one sum per input channel, tap by tap, and then these, by halves
 Where a few channels are made of many that lie side by side (`adds_lanes`), a lane sums every so many-th channel of the
 input: for each tap of the outer axes channel by channel, and for each of these the taps of the innermost axis if they
 are written out, else tap by tap; then lanes are added, by halves (`lane_sums.py`).
+
+Where channels solved for would leave lanes empty and windows are apart by strides (`adds_runs`), a lane sums every so
+many-th number of what a row of taps meets, row by row; then lanes are added (`run_sums.py`).
+
+Where a window is the whole image, without padding, and image and weights lie in memory alike (`multiplies_rows`), a
+lane sums every so many-th number of that run, in the order of memory; then lanes are added (`row_products.py`).
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.simplify import with_taps_merged
 
 FEW_CHANNELS = 4
 FEW_OUTPUTS = 16  # output channels below which vectors mostly run along outputs
@@ -37,7 +45,16 @@ MOST_ALONE = 8  # channels solved for, of which vectors along outputs lose less 
 WORTH_RUNS = 1.25  # times fewer multiply-adds, with what adding lanes takes, from which runs are worth turning weights
 ADDED = 3  # multiply-adds that adding the lanes of a sum takes as long as
 MOST_MET = 16384  # numbers that an output is made of, for which a slab of all channels stays in L2
+LEAST_ROW = 8  # vectors of an image that is a window, from where on adding lanes does not matter
 FEWEST_ROWS = 8  # of a tile, which hide how long a multiply-add takes; there are registers for them
+
+
+class Along(Enum):
+    """What lanes sum along where they are added at the very end."""
+
+    CHANNELS = "channels of the input"
+    RUNS = "what a row of taps meets"
+    ROWS = "an image that is a window"
 
 
 def channels_in_turn(p: ConvProblem) -> int:
@@ -71,6 +88,15 @@ def taps_inside(p: ConvProblem, lanes: int, registers: int) -> bool:
     phases = p.stride[-1] if p.unknown is Unknown.X else 1
     known = 1 < taps <= MOST_INSIDE and p.dilation[-1] <= MOST_APART and phases <= MOST_PHASES
     return few and room and known
+
+
+def lanes_sum(p: ConvProblem, lanes: int, registers: int) -> Along | None:
+    """What lanes sum along, of a problem as it was asked for; None where they are elements of the result."""
+    if adds_lanes(p, lanes, registers):
+        return Along.CHANNELS
+    if adds_runs(p, lanes):
+        return Along.RUNS
+    return Along.ROWS if multiplies_rows(p, lanes) else None
 
 
 def adds_lanes(p: ConvProblem, lanes: int, registers: int) -> bool:
@@ -111,3 +137,24 @@ def adds_runs(p: ConvProblem, lanes: int) -> bool:
     along_channels = -(-solved // lanes) * given * prod(p.taps)
     along_runs = solved * (prod(outer) * -(-given * inner // lanes) + ADDED)
     return masks and rows and WORTH_RUNS * along_runs <= along_channels
+
+
+def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
+    """Whether Y is summed in vectors along channels and taps, lanes at the very end: where a window is an image.
+
+    Rows of the image and of the weights are read as they lie then, whole. Not of windows that do not overlap: patches
+    are what larger images are cut into.
+    """
+    plain = p.unknown is Unknown.Y and p.dtype == p.out_dtype == "f32" and not p.accumulate
+    if not plain or 0 in (p.batch, p.x_channels, p.y_channels, *p.x_extent):
+        return False
+    if any(
+        (y, x, low) != (1, taps, 0) for y, x, taps, low in zip(p.y_extent, p.x_extent, p.taps, p.pad_low, strict=True)
+    ):
+        return False
+    if any(s >= taps > 1 for s, taps in zip(p.stride, p.taps, strict=True)):
+        return False
+    row = with_taps_merged(p)
+    along = row.x_strides[2] == row.w_strides[2] == row.y_strides[2] == 1 and set(row.taps) == {1}
+    whole = row.x_channels % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
+    return along and whole and row.x_channels >= LEAST_ROW * lanes

@@ -193,9 +193,9 @@ def _boxes(tables: list[list[tuple[int, int, int]]], most: int) -> Iterator[tupl
 
 def best_spread_tile(
     counts: Ints, groups: int, channels: tuple[int, int], depth: float, taps: int, stride: int, lanes: int,
-    registers: int,
+    registers: int, whole: bool = False,
 ) -> TileShape:  # fmt: skip
-    """The cheapest tile with vectors across groups of so many input and output channels.
+    """The cheapest tile with vectors across groups of so many input and output channels; `whole`, full ones only.
 
     Neighbours share inputs among `taps` taps in registers; lanes pick theirs by a shuffle, on a port of multiply-adds.
     """
@@ -206,7 +206,8 @@ def best_spread_tile(
     parts = -(-per_vector * given // lanes)  # vectors that hold the inputs of one
     shuffles = 0 if given == solved == 1 else parts
     for vectors in range(1, 5):
-        if vectors > 1 and ((vectors - 1) * per_vector >= groups or lanes % solved):
+        needed = vectors * per_vector if whole else (vectors - 1) * per_vector + 1
+        if vectors > 1 and (needed > groups or lanes % solved):
             break
         blocks = -(-groups // (vectors * per_vector))
         kept = taps if registers > taps * vectors + 4 * vectors else 1

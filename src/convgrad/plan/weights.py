@@ -7,12 +7,14 @@ from math import prod
 from typing import ClassVar
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
 from convgrad.plan.weights_slabs import WeightsSlabs
 from convgrad.problem.conv import Ints
 
 NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
 PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
+SLOW_WINDOWS = 64  # that a weight is a sum of, from which on tiles write parts of lines slowly enough for memory
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
@@ -118,7 +120,9 @@ class WeightsPlan(WeightsSlabs):
         steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
         together = SIZES[self.compute] // SIZES[p.out_dtype]
         aligned = self.vectors % together == 0 and all(step % (together * self.lanes) == 0 for step in steps)
-        return self.straight and aligned and SIZES[p.out_dtype] * prod(p.shapes["w"]) >= PAST_CACHES_BYTES
+        lines = SIZES[p.out_dtype] * self.width % LINE == 0 or p.batch * prod(p.y_extent) >= SLOW_WINDOWS
+        large = SIZES[p.out_dtype] * prod(p.shapes["w"]) >= PAST_CACHES_BYTES
+        return self.straight and aligned and lines and large
 
     @property
     def fetches_ahead(self) -> bool:

@@ -34,14 +34,16 @@ class _Axis:
         return self.taps == self.stride == 1 and self.low == 0 and self.x == self.y
 
 
-def simplify(problem: ConvProblem, *, merges: bool = True) -> ConvProblem:
+def simplify(problem: ConvProblem, *, merges: bool = True, whole: bool = False) -> ConvProblem:
     """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis.
 
-    If it `merges`, taps and phases become channels where they can.
+    If it `merges`, taps and phases become channels where they can; of windows that are `whole` images always.
     """
     if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
         return problem
-    if merges:
+    if whole:
+        problem = with_taps_merged(problem)
+    elif merges:
         problem = _phases_as_channels(_taps_as_channels(problem))
     axes = _axes(problem)
     if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
@@ -51,6 +53,9 @@ def simplify(problem: ConvProblem, *, merges: bool = True) -> ConvProblem:
     first = axes[0]
     if first.pointwise and (x_step, y_step) == (first.x * first.x_step, first.y * first.y_step):
         axes[0] = replace(first, x=batch * first.x, y=batch * first.y)
+        batch, x_step, y_step = 1, 0, 0
+    elif first.pointwise and first.x == len(axes) == 1:  # an image of one element: there is nothing but images
+        axes[0] = replace(first, x=batch, y=batch, x_step=x_step, y_step=y_step)
         batch, x_step, y_step = 1, 0, 0
     return _problem(problem, axes, batch, x_step, y_step)
 
@@ -64,11 +69,19 @@ def _taps_as_channels(p: ConvProblem) -> ConvProblem:
         return p
     if p.groups >= LEAST_MERGED and abs(p.x_strides[1]) <= max(map(abs, p.x_strides[3:])):  # they fill vectors
         return p
-    merged = p
-    for n in reversed(range(p.rank)):
-        merged = _with_taps_merged(merged, n)
+    merged = with_taps_merged(p)
     sums_of_taps = p.unknown is Unknown.X and prod(merged.taps) > 1
     return p if p.groups > 1 and (sums_of_taps or merged.x_channels < LEAST_MERGED) else merged
+
+
+def with_taps_merged(p: ConvProblem) -> ConvProblem:
+    """Taps of all axes as channels, where windows lie side by side and steps in memory follow each other."""
+    before = None
+    while p != before:  # with channels outermost it is the outermost axis that follows on them
+        before = p
+        for n in reversed(range(p.rank)):
+            p = _with_taps_merged(p, n)
+    return p
 
 
 def _with_taps_merged(p: ConvProblem, n: int) -> ConvProblem:
@@ -94,7 +107,7 @@ def _with_taps_merged(p: ConvProblem, n: int) -> ConvProblem:
         stride=changed(p.stride, n, 1),
         x_strides=changed(changed(p.x_strides, 3 + n, taps * x_step), 2, steps[0]),
         w_strides=changed(changed(p.w_strides, 3 + n, 0), 2, steps[1]),
-        bias_stride=0 if p.bias else p.bias_stride,  # one number for all
+        bias_stride=0 if p.bias and p.unknown is Unknown.X else p.bias_stride,  # one number for all
     )
 
 

@@ -1,0 +1,138 @@
+"""Y of windows that are whole images: rows of the images against rows of the weights, as both lie, added at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.block_costs import FAR_INPUT
+from convgrad.plan.blocks import even_share
+from convgrad.plan.data import DataPlan
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
+
+MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
+PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
+AHEAD_BYTES = 512  # from where a row is read to where it is asked for
+MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
+TASKS = 8  # each of which reads all of its images
+ADDED = 3.0  # cycles for the lanes of a sum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowProductsPlan(DataPlan):
+    """A DataPlan whose tiles are images against channels of y, each sum a vector whose lanes are added at the end.
+
+    There is one tap, and one position of an image: taps are channels. Rows are cut into pieces; a task takes all of its
+    tiles through a piece before the next, and keeps their sums in memory meanwhile.
+    """
+
+    KIND = "along channels and taps of whole images, added at the end"
+
+    piece: int  # vectors of a row that tiles go through at a time
+
+    @property
+    def vectors(self) -> int:
+        """Of a row, whole ones."""
+        return self.in_channels // self.lanes
+
+    @property
+    def rest(self) -> int:
+        """Numbers of a row beyond these."""
+        return self.in_channels % self.lanes
+
+    @property
+    def pieces(self) -> int:
+        """Of a row."""
+        return max(1, -(-self.vectors // self.piece))
+
+    @property
+    def image_tiles(self) -> int:
+        """Of a task, at most."""
+        return self.block[-1] // self.tile[-1]
+
+    @property
+    def sums_size(self) -> int:
+        """Numbers that a task keeps from piece to piece: a vector for each sum."""
+        if self.pieces == 1:
+            return 0
+        return self.blocks_per_task * self.image_tiles * self.tile[-1] * self.width * self.lanes
+
+    @property
+    def fetched_ahead(self) -> int:
+        """Bytes by which rows of weights are asked for before they are read: of those that L3 hardly holds."""
+        p = self.problem
+        return AHEAD_BYTES if SIZES[p.dtype] * prod(p.shapes["w"]) > FAR_INPUT else 0
+
+    @property
+    def may_pack_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def may_read_weights(self) -> bool:
+        """Nothing else."""
+        return True
+
+    @property
+    def fetches_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def past_caches(self) -> bool:
+        """No: results are few."""
+        return False
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        super(RowProductsPlan, self).validate()
+        p = self.problem
+        assert self.reads_in_place
+        assert self.reads_weights
+        assert self.solves_y
+        assert p.taps == (1,)
+        assert p.x_strides[2] == p.w_strides[2] == p.y_strides[2] == 1
+        assert self.width <= min(self.lanes, self.out_channels)
+        assert self.tile[-1] <= self.axes[-1].count
+        assert self.pieces == 1 or self.vectors
+
+    def __str__(self) -> str:
+        text = super(RowProductsPlan, self).__str__()
+        head = f"along channels and taps, added at the end, {self.pieces} pieces of {self.piece} vectors,"
+        return text.replace("along channels,", head, 1)
+
+
+def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RowProductsPlan]]:
+    """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.multiplies_rows`."""
+    images, channels = base.axes[-1].count, base.out_channels
+    vectors = -(-base.in_channels // base.lanes)
+
+    def cycles(rows: int, columns: int) -> float:
+        step = max(rows * columns / FMA_PER_CYCLE, VECTOR * rows + columns / LOADS_PER_CYCLE, LATENCY)
+        return -(-images // rows) * -(-channels // columns) * (vectors * step + ADDED * rows * columns)
+
+    shapes = [
+        (rows, columns)
+        for columns in range(1, min(channels, base.lanes, MOST_COLUMNS) + 1)
+        for rows in range(1, min(images, machine.registers) + 1)
+        if rows * columns + min(rows, columns) + 1 < machine.registers
+    ]
+    rows, columns = min(shapes, key=lambda shape: (cycles(*shape), -prod(shape)))
+    least = SIZES[base.compute] * base.lanes * columns
+    piece = base.in_channels // base.lanes
+    if images > 1:
+        piece = even_share(piece, PIECE_BYTES // least)
+    tiles = -(-images // rows)
+    block = even_share(tiles, -(-MOST_IMAGES // rows)) * rows
+    lane_blocks = -(-channels // columns)
+    tasks = -(-tiles * rows // block) * base.problem.groups
+    plan = as_kind(
+        RowProductsPlan, base, tile=(1, rows), block=(1, block), width=columns, i_block=base.in_channels,
+        pixel_major=True, reads_in_place=True, writes_in_place=True, reads_weights=True, piece=piece,
+        blocks_per_task=max(1, lane_blocks * tasks // TASKS) if tasks < TASKS else lane_blocks,
+    )  # fmt: skip
+    yield cycles(rows, columns) * base.problem.groups, plan
