@@ -50,7 +50,10 @@ def data_variants(problem: ConvProblem, machine: Machine, *, adds: bool = False)
     added = list(lane_sums_candidates(ways.base, machine)) if adds else []
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
-    candidates: list[tuple[float, Any]] = [*added, *others, *_on_units(problem, machine)]
+    on_units = _on_units(problem, machine)
+    if problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
+        on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
+    candidates: list[tuple[float, Any]] = [*added, *others, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
