@@ -48,10 +48,11 @@ def plan_of(problem, isa):
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 @pytest.mark.parametrize("name", [*AXES, *WIDE])
 def test_every_border(name, unknown, isa):
-    """Of whole vectors of channels and others, with a bias, in tiles and blocks of other sizes."""
+    """Of whole vectors of channels and others, with a bias, of 16 bits, in tiles and blocks of other sizes."""
     rng, machine, found, axes = np.random.default_rng(len(name)), machine_for(isa), 0, (AXES | WIDE)[name]
     for seed, (given, solved) in list(enumerate(CHANNELS))[len(name) % 2 :: 1 if isa == "avx512" else 2]:
-        problem = problem_of(axes, unknown, given, solved, bias=seed % 3 == 1)
+        dtype = ("f32", "f16", "bf16")[(seed + len(name) // 2) % 3 if isa != "portable" else 0]
+        problem = problem_of(axes, unknown, given, solved, bias=seed % 3 == 1, dtype=dtype, out_dtype=dtype)
         plan = plan_of(problem, isa)
         if not adds_lanes(problem, machine.lanes_f32, machine.registers):
             assert plan is None
@@ -123,11 +124,26 @@ def test_what_it_is_for():
     assert not adds(channels=(16, 1), axes=((40,), (40,), (1,), (1,), (1,), (0,)))
     assert not adds(accumulate=True)
     assert not adds(dtype="bf16")
+    assert all(adds(dtype=dtype, out_dtype=dtype) for dtype in ("bf16", "f16"))
+    assert not adds(dtype="f64", out_dtype="f64")
     strided = ((40, 40), (20, 20), (3, 3), (2, 2), (1, 1), (1, 1))
     assert adds(axes=strided)
     assert not adds(axes=strided, unknown=Unknown.X)
     assert adds(axes=WIDE["a long kernel"])
     assert not adds(axes=WIDE["a long kernel"], unknown=Unknown.X)
+    half = problem_of(square, Unknown.Y, 64, 3, dtype="f16", out_dtype="f16")
+    assert adds_lanes(half, 8, 16)
+    assert not adds_lanes(half, 4, 16), "portable code would widen it number by number, again and again"
     problem = problem_of(square, Unknown.Y, 64, 3)
     first = strides_in(range(5), problem.shapes["x"])
     assert not adds_lanes(replace(problem, x_strides=first), 16, 32)
+
+
+@pytest.mark.parametrize(("isa", "most"), [("avx512", 7), ("avx512_bf16_emulated", 4), ("amx_emulated", 0)])
+def test_units_are_left_what_they_are_faster_at(isa, most):
+    """Of bf16, whatever the extents of an image; f32 falls to pieces on them."""
+    for size in (5, 64):
+        axes = ((size, size), (size, size), (3, 3), (1, 1), (1, 1), (1, 1))
+        for solved in range(1, 9):
+            problem = problem_of(axes, Unknown.Y, 64, solved, dtype="bf16", out_dtype="bf16")
+            assert (type(choose(problem, machine_for(isa))) is LaneSumsPlan) == (solved <= most)

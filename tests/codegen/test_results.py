@@ -100,7 +100,7 @@ def test_each_number_has_its_bits(dtype, runs, many, in_turn, isa, rng):
 
 @each_isa
 @pytest.mark.parametrize(("many", "in_turn"), [(1, False), (2, False), (2, True), (4, True)])
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f16"])
 @pytest.mark.parametrize("known", [True, False], ids=["known room", "room at run time"])
 @pytest.mark.parametrize("special", [False, True], ids=["ordinary", "the last a denormal"])
 def test_what_there_is_no_room_for_is_not_touched(special, known, dtype, many, in_turn, isa, rng):
@@ -119,7 +119,7 @@ def test_what_there_is_no_room_for_is_not_touched(special, known, dtype, many, i
 
 
 @each_isa
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32", "f16"])
 @pytest.mark.parametrize("special", [False, True], ids=["ordinary", "with a NaN"])
 def test_runs_that_are_not_wanted_are_left_out(special, dtype, isa, rng):
     runs, lanes = 5, ISAS[isa].lanes("f32")

@@ -110,6 +110,27 @@ def test_16_bits_are_not_turned_where_channels_lie_together(dtype):
     """As of f32, which is read in place there."""
     problem = problem_of(Unknown.Y, channels=(256, 64), image=56, windows=56, taps=1, batch=4, nxc=True)
     assert not choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for("avx2")).pixels
+    for unknown in (Unknown.X, Unknown.Y):  # of 2x2 taps each number meets one
+        halved = problem_of(unknown, channels=(64, 128), image=224, windows=112, taps=2, stride=2, nxc=True)
+        assert not choose(replace(halved, dtype=dtype, out_dtype=dtype), machine_for("avx2")).pixels
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_parts_of_planes_of_16_bits_begin_with_lines(dtype):
+    """3136 windows are cut into blocks of whole lines; not where windows of several taps lie differently in x and y."""
+    layer = problem_of(Unknown.W, channels=(256, 64), image=56, windows=56, taps=1, batch=4)
+    problems = replace(layer, dtype=dtype, out_dtype=dtype), layer
+    blocks = [choose(problem, machine_for("avx512")).block for problem in problems]
+    assert [block[-1] % 32 for block in blocks] == [0, 126 % 32]
+
+
+@pytest.mark.parametrize(("isa", "dtype", "rows"), [("avx512", "f16", 4), ("avx512", "bf16", 4), ("avx2", "bf16", 2),
+                                                    ("avx2", "f16", 1), ("avx512", "f32", 2)])  # fmt: skip
+def test_what_tiles_of_windows_widen_serves_many(isa, dtype, rows):
+    """Numbers of 16 bits, where widening them takes as many instructions as multiplying."""
+    problem = problem_of(Unknown.W, channels=(64, 1), image=60, windows=60, taps=3, low=1, batch=2, nxc=True)
+    plan = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for(isa))
+    assert (plan.rows, plan.columns) == (rows, 4 if (isa, dtype) in (("avx2", "f16"), ("avx512", "f32")) else 8)
 
 
 def test_small_images_are_tiled_across_the_batch():

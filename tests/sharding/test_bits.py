@@ -28,6 +28,7 @@ GEOMETRIES = {
     "many taps": (1, 1, 64, 8, (40, 24), 4, 2, 1, 1),
     "one tap": (2, 1, 130, 24, (13, 17), 1, 1, 1, 0),
     "windows apart": (1, 1, 48, 16, (26, 26), 2, 4, 1, 0),
+    "windows a little apart": (1, 1, 48, 20, (32, 26), 2, 3, 1, 0),
     "a line": (1, 1, 96, 16, (700,), 11, 1, 1, 5),
     "a line of one channel, in phases": (1, 1, 1, 48, (705,), 10, 5, 1, 0),
     "an image of one channel, in phases": (2, 1, 1, 20, (20, 45), 6, 3, 1, 3),
@@ -40,6 +41,9 @@ GEOMETRIES = {
     "phases beside channels": (2, 1, 21, 40, (17, 24), 6, 3, 1, 2),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
+OF_OTHER_TYPES = (
+    "several runs", "several runs, few outputs", "few channels per group", "depthwise", "windows a little apart"
+)  # fmt: skip
 
 
 def problems(geometry, data_format):
@@ -88,7 +92,7 @@ def test_parts_have_the_bits_of_the_whole(geometry, rng):
     compare(geometry, "NXC" if geometry[0] == 1 else "NCX", "f32", rng)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "bf16"])
-@pytest.mark.parametrize("name", ["several runs", "few channels per group"])
+@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+@pytest.mark.parametrize("name", OF_OTHER_TYPES)
 def test_so_do_those_of_other_types(name, dtype, rng):
     compare(GEOMETRIES[name], "NXC", dtype, rng)

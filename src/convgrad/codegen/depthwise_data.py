@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from math import prod
+
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
@@ -9,6 +12,7 @@ from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import bias_at
+from convgrad.codegen.results import Run, store_runs
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
@@ -21,6 +25,11 @@ def lower_depthwise_data(plan: DepthwiseDataPlan) -> KernelModule:
     module = Module()
     stages, shared, scratch = emit_data(module, DepthwiseStages(plan))
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+Taps = dict[tuple[int, int], Value]  # by row and column
+MANY = 8  # sums, between which and what LLVM reads ahead it would choose to spill
+WAITING = 3  # registers for what is read, where those of all weights are held while rows are stored
 
 
 class DepthwiseSweep(Sweep):
@@ -102,9 +111,16 @@ class DepthwiseSweep(Sweep):
         first_tap = sum(axis.phases[0].tap * step for axis, step in zip(plan.axes, self.taps.strides, strict=True))
         weights = b.at(self.weights, first_tap, self.kind)
 
+        if self._crowded and not self.tile.past_caches and set(bounds) == {(0, 1)}:
+            held = self._taps(weights, range(plan.rows.taps)) if self._taken <= self.isa.registers else {}
+            done = self._row_by_row(b.hidden(slab), weights, held, row, self._start(self.tile), column)
+            store_runs(b, self.isa, plan.problem.out_dtype, (run for now in done for run in self._done(target, *now)))
+            return
+
         def taps(n: int, x: Value, w: Value, sums: list[Value]) -> list[Value]:
             if n == len(bounds):
-                return self._row_taps(b.hidden(x), w, row, sums, column)
+                *_, (_, sums) = self._row_by_row(b.hidden(x), w, {}, row, sums, column)
+                return sums
             axis = plan.axes[n]
 
             def tap(t: Index, now: list[Value]) -> list[Value]:
@@ -129,31 +145,58 @@ class DepthwiseSweep(Sweep):
         else:
             self.tile.store(b, target, sums)
 
-    def _row_taps(self, x: Value, w: Value, row: Index, sums: list[Value], column: int) -> list[Value]:
-        """What the rows of the input add, each if it is in the image."""
+    def _row_by_row(
+        self, x: Value, w: Value, held: Taps, row: Index, sums: list[Value], column: int
+    ) -> Iterator[tuple[list[int], list[Value]]]:  # fmt: skip
+        """With each row of the input that is in the image: rows of the tile that meet no further one, and all sums."""
         b, plan, axis = self.b, self.plan, self.plan.rows
+        last = {m: place for place, met in plan.row_steps for m, _ in met}
         for place, met in plan.row_steps:
             if plan.sure(place):
-                sums = self._row(x, w, place, met, sums, column)
-                continue
-            at = b.add(row, place)
-            inside = b.both(b.compare("sge", at, 0), b.compare("slt", at, axis.in_extent))
-            now = sums
-            sums = b.one_of(inside, lambda: self._row(x, w, place, met, now, column), lambda: now)  # noqa: B023
-        return sums
+                sums = self._row(x, w, held, place, met, sums, column)
+            else:
+                at = b.add(row, place)
+                inside = b.both(b.compare("sge", at, 0), b.compare("slt", at, axis.in_extent))
+                now = sums
+                sums = b.one_of(inside, lambda: self._row(x, w, held, place, met, now, column), lambda: now)  # noqa: B023
+            yield [m for m, of_row in last.items() if of_row == place], sums
+
+    @property
+    def _taken(self) -> int:
+        """Registers of a tile that holds its weights and all sums."""
+        return self.plan.rows.taps * self.plan.columns.taps + prod(self.plan.tile) + WAITING
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether sums are stored row by row, as soon as they are done, for others to take their registers."""
+        return prod(self.plan.tile) >= MANY or self._taken > self.isa.registers
+
+    def _taps(self, w: Value, rows: Iterable[int]) -> Taps:
+        """Weights of some rows of taps, of all groups of a vector."""
+        b, plan, axis = self.b, self.plan, self.plan.columns
+        row_step, step = plan.rows.tap_step * self.taps.strides[-2], axis.tap_step * self.taps.strides[-1]
+        places = {(t, r): t * row_step + r * step for t in rows for r in range(axis.phases[0].taps)}
+        return {
+            tap: self.isa.load(b, plan.compute, b.at(w, at, self.kind), plan.lanes) for tap, at in places.items()
+        }  # fmt: skip
+
+    def _done(self, target: Value, rows: list[int], sums: list[Value]) -> Iterator[Run]:
+        """Rows of a tile at an address."""
+        columns, kind = self.plan.tile[-1], STORAGE[self.plan.problem.out_dtype]
+        for which in (m * columns + n for m in rows for n in range(columns)):
+            yield Run([sums[which]], self.b.at(target, self.tile.c_rows[which], kind))
 
     def _row(
-        self, x: Value, w: Value, place: int, met: tuple[tuple[int, int], ...], sums: list[Value], column: int
-    ) -> list[Value]:
+        self, x: Value, w: Value, held: Taps, place: int, met: tuple[tuple[int, int], ...], sums: list[Value],
+        column: int,
+    ) -> list[Value]:  # fmt: skip
         """A row of the input, for each row of the tile that meets it."""
         b, plan, p, axis = self.b, self.plan, self.plan.problem, self.plan.columns
         (phase,) = axis.phases
         *_, row_step, step = plan.slab_strides[0]
         columns, sums = plan.tile[-1], list(sums)
         for m, t in met:
-            row_tap = t * plan.rows.tap_step * self.taps.strides[-2]
-            places = [row_tap + r * axis.tap_step * self.taps.strides[-1] for r in range(phase.taps)]
-            taps = [self.isa.load(b, plan.compute, b.at(w, at, self.kind), plan.lanes) for at in places]
+            taps = held or self._taps(w, (t,))
             reads: dict[int, list[tuple[int, int]]] = {}
             for r in range(phase.taps):
                 for n in range(columns):
@@ -164,7 +207,7 @@ class DepthwiseSweep(Sweep):
                 read = self.isa.load(b, p.dtype, address, plan.lanes)
                 for n, r in reads[at]:
                     which = m * columns + n
-                    sums[which] = self.isa.multiply_add(b, read, taps[r], sums[which])
+                    sums[which] = self.isa.multiply_add(b, read, taps[t, r], sums[which])
         return sums
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.copying import Copy, Dim
@@ -22,6 +22,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.zeroing import emit_zero
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE
 from convgrad.plan.lane_sums import LaneSumsPlan
@@ -222,7 +223,8 @@ class LaneSumsSweep(Sweep):
         last = sum(max(0, (axis.taps - 1) * axis.offset_step) * step for axis, step in zip(outer, steps, strict=True))
         place = b.beyond(b.at(a, last, STORAGE[plan.problem.dtype]), AHEAD_BYTES)
         taps = prod(axis.taps for axis in (outer if plan.unroll else plan.axes))
-        return LinesAhead(place, -(-plan.tile[-1] * inner.in_step // taps))
+        lines = plan.tile[-1] * inner.in_step * SIZES[plan.problem.dtype] / SIZES[plan.compute]  # for each vector
+        return LinesAhead(place, ceil(lines / taps))
 
 
 class LaneSumsStages(DataStages):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
@@ -28,13 +30,15 @@ class PlaneRowSums(PlaneSums):
     def __init__(self, plan: PlaneRowWeightsPlan):
         PlaneSums.__init__(self, plan)
         p, inner = plan.problem, plan.axes[-1]
+        every = sorted({offset + half for offset in plan.column_offsets for half in range(plan.together)})
         self.x_reads = RowReads(
-            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.stride, image=inner.image,
-            offsets=plan.column_offsets,
+            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.stride * plan.together, image=inner.image,
+            offsets=tuple(every),
         )  # fmt: skip
         self.y_reads = RowReads(
-            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=1, image=inner.windows, offsets=(0,)
-        )
+            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=plan.together, image=inner.windows,
+            offsets=tuple(range(plan.together)),
+        )  # fmt: skip
         self.x_strides, self.y_strides = ((s[0], *s[3:]) for s in (p.x_strides, p.y_strides))
 
     def _slabs_end(self) -> int:
@@ -115,7 +119,8 @@ class PlaneRowSums(PlaneSums):
 
         def of(rows: int):
             def tile(j: Index, now: Sums) -> Sums:
-                for columns in self.x_reads.columns(inner.windows, inner.windows):
+                count = inner.windows // plan.together
+                for columns in self.x_reads.columns(count, count):
                     last = columns.first + columns.many * plan.lanes
                     now = b.loop(
                         columns.first, last,
@@ -136,16 +141,16 @@ class PlaneRowSums(PlaneSums):
         """Row by row of x, each vector of it with all rows of windows that meet it."""
         plan, row, kind = self.plan, self.plan.axes[-2], STORAGE[self.plan.problem.dtype]
         sums, first = dict(sums), b.mul(j, row.stride)
-        windows: dict[int, Value] = {}
+        windows: dict[int, dict[int, Value]] = {}
 
-        def window(n: int) -> Value:
+        def window(n: int, half: int) -> Value:
             if n not in windows:
                 place = b.add(bases[1], b.mul(b.add(j, n), self.y_strides[-2]))
                 there = b.at(self.y, place, kind)
                 if plan.fetches_ahead and taps.start == 0:
                     self._fetch(b, "y", there, i)
-                windows[n] = self.y_reads.vectors(b, there, i, columns)[0]
-            return windows[n]
+                windows[n] = self.y_reads.vectors(b, there, i, columns)
+            return windows[n][half]
 
         offsets = plan.row_offsets(rows, taps.start, len(taps))
         new = range(max(offsets) + 1 - rows * row.stride, max(offsets) + 1)  # that no tile before this one met
@@ -157,13 +162,13 @@ class PlaneRowSums(PlaneSums):
             if plan.fetches_ahead and taps.start == 0 and offset in new:
                 self._fetch(b, "x", there, i)
             vectors = self.x_reads.vectors(b, there, i, columns)
-            for c, at in enumerate(plan.column_offsets):
-                for n, r in met if at in vectors else ():
-                    sums[r, c] = self.isa.multiply_add(b, vectors[at], window(n), sums[r, c])
+            for (c, at), half in product(enumerate(plan.column_offsets), range(plan.together)):
+                for n, r in met if at + half in vectors else ():
+                    sums[r, c] = self.isa.multiply_add(b, vectors[at + half], window(n, half), sums[r, c])
         return sums
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index) -> None:
         """Of a row of a tensor what lies by windows i on some tiles further on, into L2."""
         plan = self.plan
-        size = BYTES[plan.problem.dtype] * (plan.axes[-1].stride if name == "x" else 1)
+        size = BYTES[plan.problem.dtype] * plan.together * (plan.axes[-1].stride if name == "x" else 1)
         ask_for(b, row, plan.bytes_ahead(name), b.mul(i, size), size * plan.lanes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from math import prod
 
 from convgrad.codegen.copying import Dim
@@ -19,6 +20,7 @@ from convgrad.plan.axes import Phase
 from convgrad.plan.plane_rows import PlaneRowsPlan
 
 HELD = 12  # weights that stay in registers; more are operands in memory
+Row = tuple[int, int]  # phase and output of the rows
 Sums = dict[tuple[int, int, int], Value]  # of phase and output of the rows, phase of the columns
 
 
@@ -46,17 +48,25 @@ class PlaneRowOutputs(PlaneOutputs):
         self.weights_start = round64(plan.slab_bytes)
         self.scratch_bytes = self.weights_start + round64(size * plan.run * plan.taps)
         self.row_offsets, self.column_offsets = plan.row_offsets, plan.column_offsets
+        self.last = self._last()
         beyond = max(self.row_offsets, default=0) + 1
         self.new_rows = range(beyond - plan.rows * plan.axes[-2].in_step, beyond)  # that no tile before this one met
         self.reads = RowReads(
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
             offsets=tuple(self.column_offsets), slides=True,
         )  # fmt: skip
+        rounds_by_integers = self.reads.halves and not self.isa.bfloat  # next to which all sums spill
+        self.early = rounds_by_integers and len(plan.axes[-2].phases) == 1  # else stores among products gain nothing
         pairs = self.reads.halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
         self.reads_again = plan.taps > HELD and not pairs
         strides = p.strides[plan.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
+
+    def _last(self) -> dict[Row, int | None]:
+        """The last row of the input that each row of outputs of a tile meets, in this order; None: no row at all."""
+        rows = {(f, r): None for f in range(len(self.plan.axes[-2].phases)) for r in range(self.plan.rows)}
+        return rows | {(f, r): offset for offset, outputs in self.row_offsets.items() for f, r, _ in outputs}
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """One block of outputs, plane by plane."""
@@ -111,8 +121,13 @@ class PlaneRowOutputs(PlaneOutputs):
             for columns in self.reads.columns(inner.count, min(phase.count for phase in inner.phases)):
 
                 def tile(i: Index, _: object = None, columns: Columns = columns) -> None:
-                    sums = self._deep(b, phases, reads, 0, self.weights, j, i, columns, self._start())
-                    self._store_rows(b, j, i, columns, sums, written)
+                    sums = self._start()
+                    if reads[1:]:
+                        sums, of = self._deep(b, phases, reads, 0, self.weights, j, i, columns, sums), [list(self.last)]
+                    else:
+                        of = self._row_by_row(b, b.mul(reads[0], self.in_strides[0]), self.weights, j, i, columns, sums)
+                    done = of if self.early else list(of)
+                    store_runs(b, self.isa, plan.problem.out_dtype, self._runs(b, j, i, columns, sums, done, written))
 
                 last = columns.first + columns.many * plan.lanes
                 b.loop(columns.first, last, tile, step=plan.lanes, name="column")
@@ -135,7 +150,10 @@ class PlaneRowOutputs(PlaneOutputs):
         """Over the taps of the axes around a row, those that meet the image."""
         plan, n = self.plan, len(phases) - len(reads)
         if not reads:
-            return self._tile_sums(b, base, weights, j, i, columns, sums)
+            sums = dict(sums)
+            for _ in self._row_by_row(b, base, weights, j, i, columns, sums):
+                pass
+            return sums
         axis, phase, (first, *others) = plan.axes[n], phases[n], reads
 
         def further(t: Index, place: Index, now: Sums) -> Sums:
@@ -153,14 +171,15 @@ class PlaneRowOutputs(PlaneOutputs):
 
         return b.loop(0, phase.taps, tap, carried=sums, name="tap")
 
-    def _tile_sums(
+    def _row_by_row(
         self, b: Builder, base: Index, weights: Value, j: Index, i: Index, columns: Columns, sums: Sums
-    ) -> Sums:  # fmt: skip
-        """Row by row of the input, each vector of it for all outputs that meet it."""
+    ) -> Iterator[list[Row]]:  # fmt: skip
+        """Add to sums row by row of the input, each vector for all outputs that meet it; which of them are done."""
         plan, (row, _) = self.plan, self.plan.axes[-2:]
-        sums, first = dict(sums), b.mul(j, row.in_step)
+        first = b.mul(j, row.in_step)
         kind, step = STORAGE[plan.problem.dtype], self.steps_of_taps[-2]
         numbers: dict[int, Value] = {}
+        yield [output for output, last in self.last.items() if last is None]
 
         def weight(here: Value, tap: int) -> Value:
             if tap not in numbers:
@@ -185,7 +204,7 @@ class PlaneRowOutputs(PlaneOutputs):
                     for c, tap in met:
                         number = weight(here, tap_row * step + tap)
                         sums[f, r, c] = self.isa.multiply_add(b, vectors[at], number, sums[f, r, c])
-        return sums
+            yield [output for output, last in self.last.items() if last == offset]
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index, vectors: int) -> None:
         """Of a row of a tensor what lies by outputs i on some tiles further on, into L2."""
@@ -194,23 +213,21 @@ class PlaneRowOutputs(PlaneOutputs):
 
     # --- results
 
-    def _store_rows(self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, written: Index) -> None:
-        """Of all phases, from outputs j and i on."""
+    def _runs(
+        self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, done: Iterable[list[Row]], written: Index
+    ) -> Iterator[Run]:  # fmt: skip
+        """Rows of all phases, from outputs j and i on, as they are done."""
         plan, (row, inner) = self.plan, self.plan.axes[-2:]
         width = len(inner.phases)
         column = b.mul(i, width)
         left = None if columns.whole else inner.out_extent - columns.first * width
-        dtype = plan.problem.out_dtype
-
-        def runs() -> Iterator[Run]:
-            for f, phase in enumerate(row.phases):
-                for r in range(plan.rows):
-                    out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
-                    there = b.add(written, b.mul(out, self.out_strides[-2]))
-                    if plan.solved in plan.fetches:
-                        self._fetch(b, plan.solved, b.at(self.target, there, STORAGE[dtype]), i, width)
-                    wanted = None if phase.count == row.count else b.compare("slt", b.add(j, r), phase.count)
-                    address = b.at(self.target, b.add(there, column), STORAGE[dtype])
-                    yield Run([sums[f, r, c] for c in range(width)], address, left, width > 1, wanted)
-
-        store_runs(b, self.isa, dtype, runs())
+        kind = STORAGE[plan.problem.out_dtype]
+        for f, r in chain.from_iterable(done):
+            phase = row.phases[f]
+            out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
+            there = b.add(written, b.mul(out, self.out_strides[-2]))
+            if plan.solved in plan.fetches:
+                self._fetch(b, plan.solved, b.at(self.target, there, kind), i, width)
+            wanted = None if phase.count == row.count else b.compare("slt", b.add(j, r), phase.count)
+            address = b.at(self.target, b.add(there, column), kind)
+            yield Run([sums[f, r, c] for c in range(width)], address, left, width > 1, wanted)

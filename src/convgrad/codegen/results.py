@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
-from convgrad.codegen.isa.base import STORAGE, Isa, apart, shuffle
+from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
 from convgrad.codegen.isa.conversions import rounded_to_bfloat
+from convgrad.dtypes import COMPUTE
 
 IN_TURN = (1, 2, 4)  # vectors of a run
 TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many
@@ -39,6 +40,11 @@ class Run:
 def rounds_together(dtype: str) -> bool:
     """Whether vectors that are stored together take less than one by one."""
     return dtype == "bf16"
+
+
+def rounds(dtype: str) -> bool:
+    """Whether results are shorter than their sums."""
+    return dtype != COMPUTE[dtype]
 
 
 def store_exactly(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
@@ -89,13 +95,29 @@ def _store(b: Builder, run: Run, store: Callable[[Run], None]) -> None:
 
 
 def _store_vectors(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
-    """As the instruction set converts them, one by one."""
+    """As the instruction set converts them, one by one; those in turn once they are half as long."""
+    if run.in_turn and len(run.vectors) > 1 and rounds(dtype):
+        words = _in_turn(b, [isa.rounded(b, dtype, value) for value in run.vectors])
+        for number, numbers in enumerate(words):
+            _store_words(b, isa, numbers, run, number * lanes_of(numbers))
+        return
     vectors = gathered(b, isa, list(run.vectors)) if run.in_turn else run.vectors
     for number, value in enumerate(vectors):
         place = number * lanes_of(value)
         count = _left(b, run.room, place, lanes_of(value))
         if count is None or count.text != "0":
             isa.store(b, dtype, value, b.at(run.address, place, STORAGE[dtype]), count)
+
+
+def _in_turn(b: Builder, parts: list[Value]) -> list[Value]:
+    """Numbers of 16 bits of two or four vectors, one of each in turn, in vectors of twice as many."""
+    if len(parts) > 2:
+        one, other = (_in_turn(b, parts[start::2])[0] for start in range(2))
+    else:
+        one, other = parts
+    lanes, many = lanes_of(one), lanes_of(parts[0]) * 2
+    both = [place for lane in range(lanes) for place in (lane, lanes + lane)]
+    return [shuffle(b, one, other, both[start : start + many]) for start in range(0, len(both), many)]
 
 
 def _store_by_integers(b: Builder, isa: Isa, runs: Iterable[Run]) -> None:
@@ -154,7 +176,7 @@ def _words(b: Builder, isa: Isa, dtype: str, low: Value, high: Value) -> Value:
     """The same in any type of 16 bits."""
     if rounds_together(dtype):
         return _halves(b, isa, low, high)
-    first, second = (apart(b, isa.narrow(b, dtype, value)) for value in (low, high))
+    first, second = (isa.rounded(b, dtype, value) for value in (low, high))
     return shuffle(b, first, second, list(range(2 * lanes_of(low))))
 
 

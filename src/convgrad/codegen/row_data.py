@@ -14,7 +14,7 @@ from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.results import IN_TURN, Run, rounds_together, store_runs
+from convgrad.codegen.results import IN_TURN, Run, rounds, store_runs
 from convgrad.codegen.row_weights import read_every
 from convgrad.codegen.squares import Dim
 from convgrad.codegen.stages import Places
@@ -51,7 +51,7 @@ class PhasesTile(Tile):
             ([tile[(channel + phase) * columns + v] for phase in range(self.phases)], self.c_rows[channel] + place, v)
             for channel in range(0, len(self.rows), self.phases) for v, place in enumerate(self.c_columns)
         ]  # fmt: skip
-        if rounds_together(dtype) and self.phases in IN_TURN:
+        if rounds(dtype) and self.phases in IN_TURN:
             rooms = (None if self.rest is None else self.rest - self.phases * self._along(v) for *_, v in runs)
             store_runs(b, self.isa, dtype, (
                 Run(parts, b.at(c, there, STORAGE[dtype]), room, self.phases > 1)

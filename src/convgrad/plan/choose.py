@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import Along, lanes_sum
+from convgrad.plan.units import most_added
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
 
@@ -28,7 +29,7 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     """
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
-    along = lanes_sum(problem, machine.lanes_f32, machine.registers)
+    along = lanes_sum(problem, machine.lanes_f32, machine.registers, most_added(problem, machine))
     # merging would tell channels, and so the order of sums, by extents
     problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
     if problem.unknown is Unknown.W:  # a process may never need the other half

@@ -60,7 +60,10 @@ def data_variants(
     added: list[tuple[float, Any]] = list(LANES_SUM[along](ways.base, machine)) if along else []
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
-    candidates: list[tuple[float, Any]] = [*added, *others, *_on_units(problem, machine)]
+    on_units = _on_units(problem, machine)
+    if problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
+        on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
+    candidates: list[tuple[float, Any]] = [*added, *others, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(
         f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates

@@ -16,6 +16,8 @@ from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_blocks import rows_of_windows
 
 ROWS, COLUMNS, SHORT = 2, 4, 8  # windows of a tile: more gain nothing, but where rows are short
+WIDENED_ROWS = 4  # of windows of 16 bits in a tile; half as many next to half as many registers
+MOST_WIDENED = 9  # taps of such a tile
 SPARE = 4  # registers besides sums and windows
 MOST_TAPS = 49  # of a plane
 MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
@@ -47,7 +49,11 @@ def depthwise_weights_candidates(
     if tap_rows < 1:
         return
     windows = base.axes[-1].windows
-    columns = even_share(windows, SHORT if windows <= SHORT * rows else COLUMNS)
+    columns = SHORT if windows <= SHORT * rows else COLUMNS
+    wider = _wider(base, machine)
+    if wider:
+        rows, columns, tap_rows = wider, SHORT, taps[-2]
+    columns = even_share(windows, columns)
     plan = as_kind(
         DepthwiseWeightsPlan, base, vectors=-(-lanes // base.lanes), lane_groups=p.groups, row_channels=1, tile_taps=1,
         unroll=1, direct=True, rows=rows, columns=columns, tap_rows=tap_rows,
@@ -60,6 +66,17 @@ def depthwise_weights_candidates(
     plan = replace(plan, block=block)
     plan = replace(plan, chunks=min(blocked.chunks, prod(plan.block_grid)))
     yield min(_cycles(plan), ALIKE * cycles), plan
+
+
+def _wider(base: WeightsPlan, machine: Machine) -> int:
+    """Rows of windows of a tile of 16 bits, which widens what it reads for all of them; 0 where that would not pay."""
+    p, row = base.problem, base.axes[-2]
+    whole = machine.lanes_f32 * 4 == LINE  # two instructions widen it, else one does f16
+    widened = p.dtype == "bf16" or (p.dtype == "f16" and whole)
+    if not widened or row.stride > 1 or prod(p.taps[-2:]) > MOST_WIDENED:
+        return 0
+    rows = WIDENED_ROWS if whole else WIDENED_ROWS // 2
+    return rows if (p.taps[-2] + rows) * p.taps[-1] < machine.registers and rows * 2 <= row.windows else 0
 
 
 def _cycles(plan: DepthwiseWeightsPlan) -> float:

@@ -175,7 +175,16 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
             found.append((_weights_cycles(one), one))
     if found:
         cycles, plan = min(found, key=lambda candidate: candidate[0])
-        yield cycles, _in_chunks(plan)
+        yield cycles, _in_chunks(_windows_in_pairs(plan))
+
+
+def _windows_in_pairs(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
+    """bf16 read two by two, where no lane is wasted."""
+    inner, pair = plan.axes[-1], 2 * plan.lanes
+    width = -(-inner.windows // pair) * pair
+    if plan.problem.dtype != "bf16" or inner.stride != 1 or inner.windows % 2 or width > MOST_WIDER * plan.block[-1]:
+        return plan
+    return replace(plan, pairs=True, block=(*plan.block[:-1], width))
 
 
 def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:

@@ -3,7 +3,7 @@
 LINE = 64  # bytes of a cache line
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
-TURN_NARROW = 0.5  # likewise besides, of 16 bits for one tap, which are converted as well
+TURN_NARROW = 1.0  # likewise besides, of 16 bits that meet one tap, which are converted as well
 TURN_BACK = 0.6  # cycles per number that is transposed on its way out
 TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each group
 BEYOND_L2 = 2**20  # bytes of tensors that it does not hold

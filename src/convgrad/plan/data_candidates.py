@@ -130,7 +130,8 @@ class DataCandidates:
         )
         scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
         apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
-        narrow = TURN_NARROW if taps == 1 and problem.dtype != self.base.compute else 0.0
+        once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
+        narrow = TURN_NARROW if once and problem.dtype != self.base.compute else 0.0
         packed = (scattered + narrow if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
         unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK) + narrow
         cost = self.elements_in * packed

@@ -16,6 +16,7 @@ from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OV
 from convgrad.problem.conv import Ints
 
 SUMS = 16  # of a tile whose channels are so few that others would not gain
+LEAST_SUMS = 8  # that hide how long a multiply-add takes
 MOST_WRITTEN = 256  # multiply-adds of a step, of all taps of a row
 TASKS = 64
 ADDED = 3.0  # cycles for the lanes of a sum
@@ -110,8 +111,8 @@ def lane_sums_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[flo
     if not dense or len(axes[-1].phases) > 1 or not all(axis.count and axis.taps for axis in axes):
         return
     solved = base.out_channels
-    nominal = SUMS // solved if solved <= SUMS // 4 else (machine.registers - 2 - solved) // solved
-    nominal = max(1, min(nominal, (machine.registers - 2 - solved) // solved))
+    room = _room(base, machine)
+    nominal = max(1, min(SUMS // solved, room) if solved <= SUMS // 4 else room)
     size = even_share(axes[-1].count, nominal)
     known = nominal * solved * p.taps[-1] <= MOST_WRITTEN
     plan = as_kind(
@@ -120,6 +121,18 @@ def lane_sums_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[flo
         writes_in_place=True,
     )  # fmt: skip
     yield _cycles(plan), plan
+
+
+def _room(base: DataPlan, machine: Machine) -> int:
+    """Rows of a tile, next to whose sums there are registers for what it reads.
+
+    What is widened takes two more; if they leave sums enough, the weights of a row of taps stay, too.
+    """
+    solved = base.out_channels
+    if base.compute == base.problem.dtype:
+        return (machine.registers - 2 - solved) // solved
+    held = (machine.registers - 2 - solved * base.axes[-1].taps) // solved
+    return held if held * solved >= LEAST_SUMS else (machine.registers - 4 - solved) // solved
 
 
 def _block(base: DataPlan, size: int) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import Enum
 from math import prod
 
-from convgrad.dtypes import SIZES
+from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import LINE
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import with_taps_merged
@@ -37,6 +37,7 @@ MOST_INSIDE, MOST_APART = 7, 2  # taps of the innermost axis, and their dilation
 MOST_PHASES = 4
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers, across groups
 LEAST_GIVEN = 16  # channels that are many, whatever vectors hold
+LEAST_WIDENED = 8  # lanes of vectors that 16 bits are widened to by an instruction or two, again for every tile
 ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which there should be registers
 MOST_PARTED = ((7 / 8, 4), (3 / 4, 2))  # channels solved for, where vectors of the input are filled to less than that
 MOST_AROUND = 16  # taps of a row around elements of x, of longer kernels of which most may miss what they solve for
@@ -90,31 +91,35 @@ def taps_inside(p: ConvProblem, lanes: int, registers: int) -> bool:
     return few and room and known
 
 
-def lanes_sum(p: ConvProblem, lanes: int, registers: int) -> Along | None:
-    """What lanes sum along, of a problem as it was asked for; None where they are elements of the result."""
-    if adds_lanes(p, lanes, registers):
+def lanes_sum(p: ConvProblem, lanes: int, registers: int, most: int | None = None) -> Along | None:
+    """What lanes sum along, of a problem as it was asked for; None where they are elements of the result.
+
+    `most` is how many channels lanes are added for, where a unit is better at more (`units.most_added`).
+    """
+    if adds_lanes(p, lanes, registers, most):
         return Along.CHANNELS
     if adds_runs(p, lanes):
         return Along.RUNS
     return Along.ROWS if multiplies_rows(p, lanes) else None
 
 
-def adds_lanes(p: ConvProblem, lanes: int, registers: int) -> bool:
+def adds_lanes(p: ConvProblem, lanes: int, registers: int, most: int | None = None) -> bool:
     """Whether an output is summed in vectors along channels of the input that lie side by side, lanes at the very end.
 
-    Where few channels are solved for, side by side as well, and a row has one phase. `p` is as it was asked for: what
-    it can be made into depends on extents.
+    Where few channels are solved for, no more than `most`, side by side as well, and a row has one phase. `p` is as it
+    was asked for: what it can be made into depends on extents.
     """
     solves_y = p.unknown is Unknown.Y
     given, solved = (p.x_channels, p.y_channels) if solves_y else (p.y_channels, p.x_channels)
     sides = (p.x_strides, p.y_strides, p.y_extent) if solves_y else (p.y_strides, p.x_strides, p.x_extent)
     read, written, inner = sides
     dense = read[2] == 1 and (written[-1] == solved or inner[-1] == 1) and (solved == 1 or written[2] == 1)
-    plain = p.groups == 1 and p.dtype == p.out_dtype == "f32" and not p.accumulate and p.unknown is not Unknown.W
+    plain = p.groups == 1 and p.dtype == p.out_dtype != "f64" and not p.accumulate and p.unknown is not Unknown.W
+    plain = plain and (p.dtype == "f32" or lanes >= LEAST_WIDENED)
     vectors = -(-given // lanes)
     parted = (most for share, most in MOST_PARTED if given < share * vectors * lanes)
-    few = 0 < solved <= min([(registers - 2) // (ROWS_ADDED + 1), *parted])
-    whole = given % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
+    few = 0 < solved <= min([solved if most is None else most, (registers - 2) // (ROWS_ADDED + 1), *parted])
+    whole = given % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE  # else there are no masks to speak of
     worth = whole and given >= LEAST_GIVEN and vectors * prod(p.taps) >= FEWEST_ADDED
     return plain and dense and few and worth and (solves_y or (p.stride[-1] == 1 and p.taps[-1] <= MOST_AROUND))
 

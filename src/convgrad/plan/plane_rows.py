@@ -13,12 +13,13 @@ from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.problem.conv import ConvProblem
 
 AHEAD_BYTES = 16 * 1024  # of what is fetched
-AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is
+AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is, or of as many numbers that are shorter
 
 
-def is_large(p: ConvProblem, most: int = AHEAD_FROM) -> bool:
+def is_large(p: ConvProblem, most: int | None = None) -> bool:
     """Whether x and y take more than so many bytes, and memory is worth asking for before it is read."""
-    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > most
+    least = AHEAD_FROM * SIZES[p.dtype] // SIZES[COMPUTE[p.dtype]] if most is None else most
+    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"])) > least
 
 
 def is_narrow(p: ConvProblem) -> bool:
@@ -156,6 +157,13 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
 
     KIND = "along windows, rows in place"
 
+    pairs: bool = False  # lanes are two windows side by side, whose numbers are halves of a word
+
+    @property
+    def together(self) -> int:
+        """Windows of a lane."""
+        return 2 if self.pairs else 1
+
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""
         return windows_ahead(self.problem, name, self.rows)
@@ -185,6 +193,8 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
         assert len(self.axes) > 2
         assert self.block_grid[-1] == 1
         assert self.tap_columns == self.axes[-1].taps
+        one = self.axes[-1].stride == 1 and self.axes[-1].windows % 2 == 0
+        assert not self.pairs or (self.problem.dtype == "bf16" and one)
 
     def __str__(self) -> str:
-        return self._told("vectors along windows, rows in place")
+        return self._told(f"vectors along {'pairs of ' if self.pairs else ''}windows, rows in place")

@@ -14,7 +14,7 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import LEAST_CHANNELS
-from convgrad.plan.costs import TURN
+from convgrad.plan.costs import LINE, TURN
 from convgrad.plan.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
@@ -87,18 +87,31 @@ def _most_chunks(plan: WeightsPlan) -> int:
 
 def _blocks(plan: WeightsPlan) -> Iterator[Ints]:
     """Windows per axis: innermost first, an outer axis only once the inner ones are whole."""
-    block = [1] * len(plan.axes)
+    block, lines = [1] * len(plan.axes), _whole_lines(plan)
     yield tuple(block)
     for n in reversed(range(len(block))):
         windows = plan.axes[n].windows
+        sizes = (-(-windows // -(-windows // most)) for most in SIZES_TRIED if most <= 2 * windows)
+        unit = lines if n == len(block) - 1 else 1
         for following in dict.fromkeys(
-            -(-windows // -(-windows // most)) for most in SIZES_TRIED if most <= 2 * windows
+            size if size < unit else min(windows, -(-size // unit) * unit) for size in sizes
         ):
             if prod(block) // block[n] * following > MOST_WINDOWS:
                 return
             if following > block[n]:
                 block[n] = following
                 yield tuple(block)
+
+
+def _whole_lines(plan: WeightsPlan) -> int:
+    """Windows of a row of which parts should be multiples: a cache line of 16 bits, which are packed.
+
+    Where planes of both sides begin with one, and windows of one tap lie alike in both.
+    """
+    p, unit = plan.problem, LINE // SIZES[plan.problem.dtype]
+    narrow = SIZES[p.dtype] < SIZES[plan.compute] and prod(p.taps) == 1
+    beside = p.x_strides[-1] * p.stride[-1] == p.y_strides[-1] == 1
+    return unit if narrow and beside and p.x_strides[2] % unit == p.y_strides[2] % unit == 0 else 1
 
 
 def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from convgrad.dtypes import COMPUTE
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PHASES = 8  # of a stride that become channels: still few outputs in the words of plan.order, so sums keep theirs
 LEAST_CHANNELS = 4  # that are summed, from where on phases are worth it
 LEAST_MERGED = 16  # channels of a group, which make up for groups that are no longer taken together
-FAR_APART = 2  # strides per span of a window from which elements between windows are not worth packing
+FAR_APART, NARROW_APART = 2, 1.5  # strides per span of a window from which elements between are not worth packing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ def simplify(problem: ConvProblem, *, merges: bool = True, whole: bool = False) 
         problem = _phases_as_channels(_taps_as_channels(problem))
     axes = _axes(problem)
     if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
-        axes = [piece for axis in axes for piece in _without_stride(axis)]
+        apart = NARROW_APART if _is_widened_in_runs(problem) else FAR_APART
+        axes = [piece for axis in axes for piece in _without_stride(axis, apart)]
     axes = _joined(axes)
     batch, x_step, y_step = problem.batch, problem.x_strides[0], problem.y_strides[0]
     first = axes[0]
@@ -148,7 +150,12 @@ def _axes(p: ConvProblem) -> list[_Axis]:
     ]  # fmt: skip
 
 
-def _without_stride(axis: _Axis) -> list[_Axis]:
+def _is_widened_in_runs(p: ConvProblem) -> bool:
+    """Whether x is of 16 bits, which are packed, and a position has its channels side by side."""
+    return COMPUTE[p.dtype] != p.dtype and p.unknown is Unknown.Y and abs(p.x_strides[2]) <= abs(p.x_strides[-1])
+
+
+def _without_stride(axis: _Axis, apart: float) -> list[_Axis]:
     """Windows that lie apart: elements between them are skipped by a step in memory."""
     if axis.stride == 1:
         return [axis]
@@ -158,7 +165,7 @@ def _without_stride(axis: _Axis) -> list[_Axis]:
         image = axis.y if inside else -(-axis.x // axis.stride)
         low = axis.low // axis.stride
         return [replace(axis, x=image, stride=1, dilation=1, low=low, x_step=axis.stride * axis.x_step)]
-    if inside and axis.stride >= FAR_APART * (last + 1):  # windows p, and within each of them one window of taps
+    if inside and axis.stride >= apart * (last + 1):  # windows p, and within each of them one window of taps
         windows = replace(axis, x=axis.y, taps=1, stride=1, dilation=1, x_step=axis.stride * axis.x_step, w_step=0)
         return [windows, replace(axis, x=last + 1, y=1, stride=1, y_step=0)]
     return [axis]
