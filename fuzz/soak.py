@@ -325,6 +325,7 @@ def main() -> int:
     parser.add_argument("--shapes", type=int, default=120, help="that they call (default: %(default)s)")
     parser.add_argument("--slack", type=float, default=16, help="MiB that memory may grow by (default: %(default)s)")
     parser.add_argument("--torch", action="store_true", help="import PyTorch first")
+    parser.add_argument("--admit", action="store_true", help="to the inline cache, every geometry at its second call")
     parser.add_argument("--no-caches", action="store_true", help="leave out the caches in trouble")
     parser.add_argument("--program", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -334,6 +335,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it runs in the background
     if args.torch:
         import torch  # noqa: F401
+    if args.admit:
+        calls.OFTEN, calls.SELDOM = 1, 3
     folder = Path(tempfile.mkdtemp(prefix="convgrad-soak-"))
     try:
         if not args.no_caches:

@@ -15,6 +15,7 @@ from convgrad.plan.host import host_triple
 from convgrad.plan.machine import Machine
 from convgrad.runtime.elf import Loaded
 from convgrad.runtime.object_file import UnsupportedObject
+from convgrad.runtime.undisturbed import undisturbed
 
 # Kernels come vectorised, unrolled and blocked by the compiler's own plan, and LLVM only has to clean them up and to
 # allocate registers. Its standard pipeline (O2, even without vectorisers and unrolling) took 40 to 60 ms more per
@@ -65,16 +66,20 @@ def load(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], obje
 def load_with_llvm(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
     """The same by LLVM's loader, which takes every kind of object but has to be imported first."""
     with LOCK:
-        llvm = _llvm()
-        target = _target(host_triple(), "", "")
-        engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", context=llvm.create_context()), target)
-        engine.add_object_file(llvm.ObjectFileRef.from_data(objects))
-        engine.finalize_object()
-        addresses = {symbol: engine.get_function_address(symbol) for symbol in symbols}
+        addresses, engine = undisturbed(lambda: _loaded(objects, symbols))
     missing = [symbol for symbol, address in addresses.items() if not address]
     if missing:
         raise CompileError(f"there is no symbol {', '.join(missing)} in the object")
     return addresses, engine
+
+
+def _loaded(objects: bytes, symbols: tuple[str, ...]) -> tuple[dict[str, int], object]:
+    llvm = _llvm()
+    target = _target(host_triple(), "", "")
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("", context=llvm.create_context()), target)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(objects))
+    engine.finalize_object()
+    return {symbol: engine.get_function_address(symbol) for symbol in symbols}, engine
 
 
 def llvm_version() -> str:
@@ -83,7 +88,12 @@ def llvm_version() -> str:
 
 
 def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
-    """Parse, clean up and write. The module ends with this function, and so under the lock."""
+    """Parse, clean up and write; an interrupt in the middle of llvmlite would make it free strings of LLVM twice."""
+    return undisturbed(lambda: _emitted(ir, machine, form))
+
+
+def _emitted(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
+    """The module ends with this function, and so under the lock."""
     target, manager, builder = _passes(machine.triple, machine.cpu, machine.features)
     llvm = _llvm()
     if _is_foreign(machine.triple) and re.search(r'\basm (sideeffect )?"[^"]', ir):  # LLVM would end the process
