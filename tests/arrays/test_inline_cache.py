@@ -369,7 +369,7 @@ def test_entries_come_and_go_while_threads_call(monkeypatch):
     try:
         for worker in workers:
             worker.start()
-        for _ in range(60):
+        for _ in range(25):
             operation.forget()
             kernel.forget()
             gc.collect()
