@@ -5,75 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.buffers import StridedArray
 from codegen.dense_problems import W, X, Y, problem_of
-from codegen.emitted import HOST_ISAS, each_isa, load_here, outer_isas, run_here
-from codegen.random_problems import random_problem, rebuilding, solve
+from codegen.emitted import HOST_ISAS, each_isa, outer_isas
+from codegen.guard_cases import Case
+from codegen.random_problems import random_problem
 from convgrad.codegen import guard as emitting
 from convgrad.codegen.lower import lower
-from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.guard import guard_of
 from convgrad.plan.machine import machine_for
 
 SPECIAL = (np.inf, -np.inf, np.nan)
 BEST = HOST_ISAS[-1]
-
-
-class Case:
-    """A compiled plan and its arrays, filled with small whole numbers."""
-
-    def __init__(self, problem, plan, machine):
-        self.problem, self.plan, self.machine = problem, plan, machine
-        self.module = lower(plan)
-        self.loaded = load_here(self.module, machine)
-        self.unknown = problem.unknown.value
-        self.arrays = {
-            name: StridedArray(
-                shape, problem.strides[name], numpy_dtype(problem.out_dtype if name == self.unknown else problem.dtype)
-            )
-            for name, shape in problem.shapes.items()
-        }
-        self.given = {name: array.view for name, array in self.arrays.items() if name != self.unknown}
-        self.bias = None
-        if problem.bias or problem.bias_gradient:
-            dtype = numpy_dtype(problem.out_dtype if problem.bias_gradient else problem.dtype)
-            self.bias = StridedArray((problem.bias_length,), (problem.bias_stride,), dtype)
-
-    def fill(self, rng):
-        for view in self.given.values():
-            view[...] = rng.integers(-1, 3, view.shape)
-
-    def check(self):
-        """Run it; whether the fallback did."""
-        p, result = self.problem, self.arrays[self.unknown].view
-        with np.errstate(invalid="ignore"):  # infinities that meet
-            return self._check(p, result)
-
-    def _check(self, p, result):
-        wanted = solve(p, **({"x": None, "w": None, "y": None} | self.float64()))
-        if p.bias:
-            self.bias.view[...] = 1
-            wanted = wanted + 1
-        if p.accumulate:
-            result[...] = 2
-            wanted = wanted + 2
-            if p.bias_gradient:
-                self.bias.view[...] = 2
-        ran = run_here(
-            self.module, self.machine, [*(self.arrays[name] for name in "xwy"), self.bias], loaded=self.loaded
-        )
-        wanted = wanted.astype(np.float32).astype(result.dtype)
-        text = f"{rebuilding(p)}\n{self.plan}\n{ran}"
-        np.testing.assert_array_equal(result.astype(np.float64), wanted.astype(np.float64), err_msg=text)
-        assert self.arrays[self.unknown].only_elements_changed()
-        if p.bias_gradient:
-            sums = self.float64()[p.bias_gradient].sum((0, *range(3, p.rank + 3))).reshape(-1) + 2 * p.accumulate
-            np.testing.assert_array_equal(self.bias.view.astype(np.float64), sums, err_msg=text)
-        return any(symbol.startswith("again.") for symbol in ran)
-
-    def float64(self):
-        return {name: view.astype(np.float64) for name, view in self.given.items()}
 
 
 # --- every kind of plan
