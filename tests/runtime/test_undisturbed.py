@@ -89,6 +89,7 @@ import os, random, signal, threading, time
 from convgrad.plan.machine import machine_for
 from convgrad.runtime import jit
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell takes from what it runs in the background
 ir, machine = "define i64 @f(i64 %a) {\\n  %b = add i64 %a, 1\\n  ret i64 %b\\n}\\n", machine_for("portable")
 jit.compile_ir(ir, machine)
 end, interrupts, compiled = time.monotonic() + 3, 0, 0
