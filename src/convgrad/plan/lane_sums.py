@@ -11,6 +11,7 @@ from convgrad.plan.blocks import even_share
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.order import ADDED
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
@@ -19,7 +20,6 @@ SUMS = 16  # of a tile whose channels are so few that others would not gain
 LEAST_SUMS = 8  # that hide how long a multiply-add takes
 MOST_WRITTEN = 256  # multiply-adds of a step, of all taps of a row
 TASKS = 64
-ADDED = 3.0  # cycles for the lanes of a sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

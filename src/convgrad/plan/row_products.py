@@ -12,6 +12,7 @@ from convgrad.plan.blocks import even_share
 from convgrad.plan.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.order import ADDED
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
@@ -19,7 +20,6 @@ PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
 AHEAD_BYTES = 512  # from where a row is read to where it is asked for
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
 TASKS = 8  # each of which reads all of its images
-ADDED = 3.0  # cycles for the lanes of a sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
