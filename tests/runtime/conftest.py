@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+FORKS = "ignore:This process:DeprecationWarning"  # Python 3.12 and later say that of forks beside threads
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # for tiny_kernels
 
@@ -41,7 +42,7 @@ def python(cache_folder):
         source = str(Path(next(iter(convgrad.__path__))).parent)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(HERE))), **variables}
         return subprocess.Popen(
-            [sys.executable, "-c", program], env=env, stdout=-1, stderr=-2, text=True, start_new_session=True
+            [sys.executable, "-W", FORKS, "-c", program], env=env, stdout=-1, stderr=-2, text=True, start_new_session=True
         )
 
     return start
