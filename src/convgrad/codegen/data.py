@@ -7,6 +7,7 @@ from math import prod
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data_ahead import DataAhead, Turn
 from convgrad.codegen.guard import guarded
+from convgrad.codegen.half_vectors import lane_columns
 from convgrad.codegen.input_slab import InputSlab, channels_of
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
@@ -207,15 +208,16 @@ class DataStages(InputSlab, Panels):
         if self.ahead is not None:
             walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))
 
-        def sweep(**which: range) -> None:
+        def sweep(*, last: bool) -> None:
             self.sweep(
-                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, **which
+                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, last=last
             ).run()  # fmt: skip
 
-        if (last := plan.last_vectors) is None:
-            sweep()
+        alike = plan.last_vectors is None and not lane_columns(plan, last=True)[1]
+        if plan.lane_blocks == 1 or alike:
+            sweep(last=plan.lane_blocks == 1)
         else:
-            b.either(b.compare("slt", block, plan.lane_blocks - 1), sweep, lambda: sweep(vectors=last))
+            b.either(b.compare("slt", block, plan.lane_blocks - 1), lambda: sweep(last=False), lambda: sweep(last=True))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem

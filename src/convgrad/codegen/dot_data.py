@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from convgrad.codegen.half_vectors import dot_halves
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
@@ -60,7 +61,7 @@ class DotSweep(Sweep):
         plan = self.plan
         return DotTile(
             unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, LANES * plan.channel_unit),
-            b_step=PAIR * LANES, ahead=bytes_ahead(plan),
+            b_step=PAIR * LANES, ahead=bytes_ahead(plan), halves=dot_halves(plan),
         )  # fmt: skip
 
     def _steps(self) -> list[Steps]:

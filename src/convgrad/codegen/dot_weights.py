@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from convgrad.codegen.half_vectors import weights_halves
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.dots import DOT_UNITS
@@ -38,7 +39,7 @@ class DotSums(MatrixSums):
         plan = self.plan
         dots = DotTile(
             unit=DOT_UNITS[plan.isa](), rows=plan.row_places,
-            columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width,
+            columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width, halves=weights_halves(plan),
         )  # fmt: skip
         *outer, windows = _paced(reductions, (*plan.outer_block, plan.steps_of_row))
         steps = [Steps(windows, plan.depth_unit // PAIR)]

@@ -34,7 +34,7 @@ class PhaseLanesSweep(Sweep):
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """The last vector of all channels begins early in the results; its weights are packed alike."""
         plan, tile = self.plan, Sweep._tile(self, shape)
-        if not (self.last or plan.lane_blocks == 1):
+        if not self.last:
             return tile
         *columns, _ = self.vectors
         begin = plan.out_channels - plan.lanes - (plan.lane_blocks - 1) * plan.width

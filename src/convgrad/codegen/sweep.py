@@ -7,10 +7,12 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.ahead import Walk
+from convgrad.codegen.half_vectors import lane_columns, row_columns
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
+from convgrad.codegen.isa.halves import with_lower_half
 from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Groups
@@ -31,13 +33,13 @@ class Sweep:
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
         channels: Index, starts: list[Index], *, fresh: bool | Value, walks: Callable[[], list[Walk]] | None = None,
-        vectors: range | None = None,
+        last: bool = False,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
-        self.walks, self.last = walks, vectors is not None  # whether it is known to be the last block
-        self.vectors = vectors or plan.all_vectors  # of the block, those that are computed
+        self.walks, self.last = walks, last  # whether it is known to be the last block
+        self.vectors, self.halves = lane_columns(plan, last=last)  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
         self.tile = self._tile(plan.tile)
 
@@ -48,7 +50,7 @@ class Sweep:
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """Outputs of the tile, in row-major order of the axes, against output channels."""
         plan = self.plan
-        inputs, results = [0], [0]
+        inputs, results, halves = [0], [0], self.halves
         axis_steps, channel_step = plan.result_strides
         for axis, tile, slab, (_, result) in zip(plan.axes, shape, plan.slab_strides[0], axis_steps, strict=True):
             step, each = axis.in_step * slab, range(tile)
@@ -57,6 +59,8 @@ class Sweep:
                 if plan.writes_in_place:  # vectors overlap rather than reach beyond the row
                     span = plan.span(len(plan.axes) - 1)
                     each = [min(m, span - plan.lanes) for m in each if m < span]
+                each, of_row = row_columns(plan, list(each))
+                halves = frozenset(n * len(each) + m for n in range(len(inputs)) for m in of_row)
             inputs = [place + m * step for place in inputs for m in each]
             results = [place + m * result for place in results for m in each]
         if plan.pixels:
@@ -69,8 +73,8 @@ class Sweep:
         groups = Groups(plan.in_channels, plan.out_channels) if plan.spread else None
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
-            c_columns=tuple(c_columns), a_vector=plan.spread, groups=groups, c_dtype=out, ahead=bytes_ahead(plan),
-            in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
+            c_columns=tuple(c_columns), halves=halves, a_vector=plan.spread, groups=groups, c_dtype=out,
+            ahead=bytes_ahead(plan), in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
             unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]),
             a_dtype="" if plan.pixels else slab, b_dtype=slab if plan.pixels else "",
         )  # fmt: skip
@@ -251,8 +255,12 @@ class Sweep:
         if plan.pixels:
             numbers = [load(b, plan.compute, b.at(self.bias, m, self.kind)) for m in range(plan.width)]
             return [self.isa.splat(b, number, plan.lanes) for number in numbers for _ in tile.columns]
-        places = (b.at(self.bias, v, self.kind) for v in self.vectors)
-        return [load(b, plan.compute, place, plan.lanes) for place in places] * len(tile.rows)
+        places = [b.at(self.bias, v, self.kind) for v in self.vectors]
+        return [
+            with_lower_half(b, load(b, plan.compute, place, plan.lanes // 2)) if v in self.halves
+            else load(b, plan.compute, place, plan.lanes)
+            for v, place in enumerate(places)
+        ] * len(tile.rows)  # fmt: skip
 
 
 def _written_out(plan: DataPlan) -> int:

@@ -7,6 +7,7 @@ from math import prod
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.guard import guarded, shared_with_guard
+from convgrad.codegen.half_vectors import weights_halves
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
@@ -127,6 +128,7 @@ class SumsStage(WindowSlabs):
             c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
             columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
             c_columns=tuple(t * step + v * plan.lanes for t in column_taps for v in vectors),
+            halves=weights_halves(plan),
         )  # fmt: skip
 
     def task(self, b: Builder, at: Places, task: Value) -> None:

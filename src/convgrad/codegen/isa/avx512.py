@@ -11,6 +11,7 @@ ISA = Isa(
     fma=True,
     half=True,
     masks=True,
+    halves=True,
     assembly=True,
     permute="llvm.x86.avx512.permvar",
 )

@@ -39,6 +39,9 @@ class Isa:
     half: bool  # converts f16 in hardware
     masks: bool  # masked loads and stores are single instructions
     bfloat: bool = False  # rounds to bf16 in hardware, denormals to zero; see `codegen/results.py`
+    halves: bool = (
+        False  # there are instructions on halves of its vectors, and processors that take half as long for them
+    )
     assembly: bool = False  # squares are turned by `x86.turn`
     permute: str = ""  # the intrinsic that picks any lanes of one vector at once, without its type
 

@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value, constant
+from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
 from convgrad.codegen.isa.base import shuffle
-from convgrad.codegen.isa.conversions import float_to_bfloat
+from convgrad.codegen.isa.conversions import float_to_bfloat, like
+from convgrad.codegen.isa.halves import lower_half
 
 LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one
-SUMS, NUMBERS = f"<{LANES} x float>", f"<{LANES * PAIR} x bfloat>"
+SUMS = f"<{LANES} x float>"
 WORDS = f"<{LANES} x i32>"
 
 
 class DotUnit:
     """Dot products as the processor has them (AVX512_BF16)."""
 
-    def load(self, b: Builder, address: Value) -> Value:
+    def load(self, b: Builder, address: Value, lanes: int = LANES) -> Value:
         """A pair for every lane, side by side in memory."""
-        return b.load(WORDS, address, 4)
+        return b.load(vector_of(lanes, "i32"), address, 4)
 
     def splat(self, b: Builder, address: Value) -> Value:
         """One pair for all lanes."""
@@ -33,13 +34,14 @@ class DotUnit:
 
     def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
         """total + the two products of every lane."""
-        numbers = (b.cast("bitcast", pairs, NUMBERS) for pairs in (x, y))
-        return b.call(SUMS, "llvm.x86.avx512bf16.dpbf16ps.512", total, *numbers)
+        lanes = lanes_of(total)
+        numbers = (b.cast("bitcast", pairs, vector_of(PAIR * lanes, "bfloat")) for pairs in (x, y))
+        return b.call(total.type, f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}", total, *numbers)
 
     def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
         """The same of the pair at an address, for all lanes, in one instruction: LLVM would broadcast in another."""
         operands = f"ptr elementtype(i32) {address.text}, {y}, {total}"
-        code = '"vdpbf16ps $1{1to16}, $2, $0", "=v,*m,v,0"'
+        code = f'"vdpbf16ps $1{{1to{lanes_of(total)}}}, $2, $0", "=v,*m,v,0"'
         return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
 
     def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
@@ -67,14 +69,15 @@ class EmulatedDotUnit(DotUnit):
 
     def multiply_add_one(self, b: Builder, address: Value, y: Value, total: Value) -> Value:
         """The same of the pair at an address, for all lanes."""
-        return self.multiply_add(b, self.splat(b, address), y, total)
+        pair = self.splat(b, address)
+        return self.multiply_add(b, pair if total.type == SUMS else lower_half(b, pair), y, total)
 
     def multiply_add(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
         """total + the two products of every lane."""
         total = flushed(b, total)
         for part in ("odd", "even"):
             factors = (piece(b, pairs, part) for pairs in (x, y))
-            total = flushed(b, b.call(SUMS, "llvm.fma.v16f32", *factors, total))
+            total = flushed(b, b.call(total.type, f"llvm.fma.v{lanes_of(total)}f32", *factors, total))
         return total
 
 
@@ -84,14 +87,14 @@ def piece(b: Builder, pairs: Value, part: str) -> Value:
         bits = b.binary("shl", pairs, constant(pairs.type, 16))
     else:
         bits = b.binary("and", pairs, constant(pairs.type, -65536))
-    return flushed(b, b.cast("bitcast", bits, SUMS))
+    return flushed(b, b.cast("bitcast", bits, like(bits, "float")))
 
 
 def flushed(b: Builder, value: Value) -> Value:
     """With zeros of the same sign for denormals."""
-    bits = b.cast("bitcast", value, WORDS)
+    bits = b.cast("bitcast", value, like(value, "i32"))
     tiny = b.compare_like("eq", b.binary("and", bits, constant(bits.type, 0x7F800000)), 0)
-    sign = b.cast("bitcast", b.binary("and", bits, constant(bits.type, -(1 << 31))), SUMS)
+    sign = b.cast("bitcast", b.binary("and", bits, constant(bits.type, -(1 << 31))), value.type)
     return b.select(tiny, sign, value)
 
 

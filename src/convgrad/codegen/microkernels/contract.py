@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
+from convgrad.codegen.isa.halves import lower_half, with_lower_half
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
@@ -61,6 +63,7 @@ class Tile:
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
     b_read: Read | None = None  # likewise of B
     adds: Add | None = None  # what adds products to a sum, if no multiply-add
+    halves: frozenset[int] = frozenset()  # columns of which the first half of the lanes is computed, read and written
     met: tuple[tuple[int, ...], ...] | None = None  # rows that take part in a sum, per tap; else all
     in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
 
@@ -92,21 +95,28 @@ class Tile:
         if taps:
             for walk in walks:
                 walk.begin(b)
+            parts = [place for place in places if place[1] in self.halves]
+            tile |= {place: lower_half(b, tile[place]) for place in parts}
             tile = self._reduce(b, a, x, tile, joined(reductions), taps, walks, 0)
+            tile |= {place: with_lower_half(b, tile[place]) for place in parts}
         return [tile[place] for place in places]
 
     def load(self, b: Builder, c: Value) -> list[Value]:
         """The tile at c, to start from."""
         lanes, dtype = self.isa.lanes(self.compute), self.c_dtype or self.compute
-        return [self.isa.load(b, dtype, place, lanes) for place in self._at_c(b, c)]
+        load = partial(self.isa.load, b, dtype)
+        return [
+            with_lower_half(b, load(place, lanes // 2)) if half else load(place, lanes)
+            for place, half in self._at_c(b, c)
+        ]
 
     def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c."""
         if rounds_together(self.c_dtype):
             store_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
             return
-        for value, place in zip(tile, self._at_c(b, c), strict=True):
-            self.isa.store(b, self.c_dtype or self.compute, value, place)
+        for value, (place, half) in zip(tile, self._at_c(b, c), strict=True):
+            self.isa.store(b, self.c_dtype or self.compute, lower_half(b, value) if half else value, place)
 
     def _runs(self, b: Builder, c: Value, tile: Sequence[Value]) -> Iterator[Run]:
         """What lies side by side, row by row."""
@@ -122,14 +132,14 @@ class Tile:
         if self.c_dtype and self.c_dtype != self.compute:
             stream_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
             return
-        for value, place in zip(tile, self._at_c(b, c), strict=True):
+        for value, (place, _) in zip(tile, self._at_c(b, c), strict=True):
             self.isa.stream(b, value, place)
 
-    def _at_c(self, b: Builder, c: Value) -> Iterator[Value]:
-        """Where each vector of the tile is in memory, right before it is needed."""
+    def _at_c(self, b: Builder, c: Value) -> Iterator[tuple[Value, bool]]:
+        """Where each vector of the tile is in memory, right before it is needed, and whether it is a half."""
         for row in self.c_rows:
-            for column in self.c_columns:
-                yield b.at(c, row + column, self._kind(self.c_dtype))
+            for v, column in enumerate(self.c_columns):
+                yield b.at(c, row + column, self._kind(self.c_dtype)), v in self.halves
 
     def _reduce(
         self, b: Builder, a: Value, x: Value, tile: Sums, reductions: list[Reduction], taps: Taps,
@@ -190,6 +200,7 @@ class Tile:
             some = replace(
                 self, rows=tuple(self.rows[r] for r in of.rows), c_rows=tuple(self.c_rows[r] for r in of.rows),
                 columns=tuple(self.columns[v] for v in of.columns),
+                halves=frozenset(m for m, v in enumerate(of.columns) if v in self.halves),
                 c_columns=tuple(self.c_columns[v] for v in of.columns),
             )  # fmt: skip
             piece = replace(axis, start=of.start, stop=of.stop, segments=())
@@ -250,14 +261,18 @@ class Tile:
         for step in products.steps(shared):
             for a_offset, b_offset, r, v in step:
                 factor = operands.of_a(a_offset)
+                if v in self.halves:
+                    factor = lower_half(b, factor)
                 if v == from_memory:
                     tile[r, v] = self.isa.multiply_add_from(b, factor, operands.place_of_b(b_offset), tile[r, v])
                 else:
-                    tile[r, v] = add(b, factor, operands.of_b(b_offset), tile[r, v])
+                    of_b = operands.half_of_b if v in self.halves else operands.of_b
+                    tile[r, v] = add(b, factor, of_b(b_offset), tile[r, v])
             if shared != 1:  # only what the shared operand meets again and again stays in registers
                 operands.of_a.cache_clear()
             if shared != 0:
                 operands.of_b.cache_clear()
+                operands.half_of_b.cache_clear()
         return tile
 
     def _is_crowded(self, taps: Taps) -> bool:
@@ -266,6 +281,12 @@ class Tile:
         stored = (self.b_dtype or self.compute) == self.compute and self.isa.multiplies_from_memory
         rows, columns = len(self.rows), len(self.columns)
         return plain and stored and len(taps) == 1 and (rows + 1) * columns == self.isa.registers
+
+    @property
+    def broadcasts_once(self) -> bool:
+        """Whether LLVM is kept from broadcasting a number to halves of vectors once more: registers are left."""
+        rows, columns = len(self.rows), len(self.columns)
+        return 0 < len(self.halves) < columns and (rows + 1) * columns < self.isa.registers
 
     @property
     def _a_moves(self) -> bool:

@@ -9,7 +9,9 @@ from functools import partial
 from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.base import apart
 from convgrad.codegen.isa.dots import LANES, PAIR, DotUnit
+from convgrad.codegen.isa.halves import lower_half, with_lower_half
 from convgrad.codegen.microkernels.reduction import Reduction
 
 Place = tuple[int, int]
@@ -38,6 +40,7 @@ class DotTile:
     b_step: int
     in_place: bool = False  # pairs of A are read by every product: LLVM would keep those that several rows share
     ahead: int = 0  # bytes by which B is fetched into L1 before it is read
+    halves: frozenset[int] = frozenset()  # columns of which the first half of the lanes is computed
 
     def sum(
         self, b: Builder, a: Value, x: Value, first: Sequence[Value], outer: Sequence[Reduction],
@@ -48,9 +51,12 @@ class DotTile:
         Lines of `walks` are asked for on the way.
         """
         places = [(r, v) for r in range(len(self.rows)) for v in range(len(self.columns))]
+        tile, parts = dict(zip(places, first, strict=True)), [place for place in places if place[1] in self.halves]
         for walk in walks:
             walk.begin(b)
-        tile = self._reduce(b, a, x, dict(zip(places, first, strict=True)), outer, inner, walks, 0)
+        tile |= {place: lower_half(b, tile[place]) for place in parts}
+        tile = self._reduce(b, a, x, tile, outer, inner, walks, 0)
+        tile |= {place: with_lower_half(b, tile[place]) for place in parts}
         return [tile[place] for place in places]
 
     def narrowed(self, b: Builder, sums: Sequence[Value]) -> list[tuple[int, int, Value]]:
@@ -118,7 +124,8 @@ class DotTile:
         lines = [b.at(x, column, "i16") for column in self.columns]
         for line in lines if self.ahead else ():
             b.prefetch(b.beyond(line, self.ahead), keep=3)
-        of_b = [self.unit.load(b, line) for line in lines]
+        lanes = [LANES // 2 if v in self.halves else LANES for v in range(len(lines))]
+        of_b = [self.unit.load(b, line, many) for line, many in zip(lines, lanes, strict=True)]
         tile = dict(tile)
         for r, row in enumerate(self.rows):
             place = b.at(a, row, "i16")
@@ -127,8 +134,10 @@ class DotTile:
                     tile[r, v] = self.unit.multiply_add_one(b, place, vector, tile[r, v])
                 continue
             of_a = self.unit.splat(b, place)
+            of_a = apart(b, of_a) if self.halves else of_a  # LLVM would broadcast it twice
             for v, vector in enumerate(of_b):
-                tile[r, v] = self.unit.multiply_add(b, of_a, vector, tile[r, v])
+                pair = lower_half(b, of_a) if v in self.halves else of_a
+                tile[r, v] = self.unit.multiply_add(b, pair, vector, tile[r, v])
         return tile
 
 

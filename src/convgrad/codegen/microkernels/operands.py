@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.base import apart
 
 if TYPE_CHECKING:
     from convgrad.codegen.microkernels.contract import Tile
@@ -27,6 +28,7 @@ class Operands:
         self.a_masks, self.b_masks = a_masks, b_masks
         self.lanes = tile.isa.lanes(tile.compute)
         self.of_a, self.of_b, self.place_of_b = cache(self._of_a), cache(self._of_b), cache(self._place_of_b)
+        self.half_of_b = cache(self._half_of_b)
         self._whole_a, self._whole_b = cache(self._load_a), cache(self._load_b)
 
     def _of_a(self, offset: int) -> Value:
@@ -53,7 +55,8 @@ class Operands:
             return tile.a_read(b, self.a, offset)
         isa, dtype, address = tile.isa, tile.a_dtype or tile.compute, tile.at_a(b, self.a, offset)
         if not tile.a_vector:
-            return isa.load_in_all(b, dtype, address, lanes)
+            number = isa.load_in_all(b, dtype, address, lanes)
+            return apart(b, number) if tile.broadcasts_once else number
         if tile.groups is None:
             return isa.load(b, dtype, address, lanes, mask=mask)
         wanted = tile.groups.sources(lanes, self.number)
@@ -69,6 +72,10 @@ class Operands:
             return tile.b_read(b, self.x, offset)
         place, mask = self._place_of_b(offset), self.b_masks.get(offset)
         return tile.isa.load(b, tile.b_dtype or tile.compute, place, self.lanes, mask=mask)
+
+    def _half_of_b(self, offset: int) -> Value:
+        tile = self.tile
+        return tile.isa.load(self.b, tile.b_dtype or tile.compute, self._place_of_b(offset), self.lanes // 2)
 
     def _place_of_b(self, offset: int) -> Value:
         address = self.tile.at_b(self.b, self.x, offset)
