@@ -46,7 +46,8 @@ class RunWeightsSweep(WindowSweep):
             moved = b.mul(column, plan.lanes)
             place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width), (moved, 1)])
             x = b.at(self.lanes, b.add(shift[1], moved), STORAGE[stage.lane_dtype])
-            tile.emit(b, self._rows_at(shift, row), x, b.at(self.sums, place, stage.kind), sums, None)
+            target = b.at(self.sums, place, stage.kind)
+            tile.put(b, target, tile.sum(b, self._rows_at(shift, row), x, stage.before(b, tile, target), sums))
 
         def each(pieces: Pieces, body: Callable[[Index, int], None]) -> None:
             for first, many, size in pieces:
@@ -92,6 +93,15 @@ class RunWeightsSums(SumsStage):
     def _zero_border(self, b: Builder, slab: Value, size: int, tensor: str, starts: list[Index]) -> None:
         if self._cut:
             super()._zero_border(b, slab, size, tensor, starts)
+
+    def _clear(self, b: Builder) -> None:
+        """Nothing: the first block of a chunk starts from zeros."""
+
+    def before(self, b: Builder, tile: Tile, sums: Value) -> list[Value]:
+        """What a tile starts from."""
+        if isinstance(self.fresh, Value):
+            return b.one_of(self.fresh, tile.zeros, lambda: tile.load(b, sums))
+        return tile.zeros() if self.fresh else tile.load(b, sums)
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
         """All tiles."""

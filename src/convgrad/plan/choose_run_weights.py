@@ -15,12 +15,23 @@ from convgrad.plan.row_tiles import CROSSING, STEP
 from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, NUMBER, VECTOR, most_rows
 from convgrad.plan.window_axes import window_axes
-from convgrad.plan.window_blocks import ALONE, CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR
+from convgrad.plan.window_blocks import (
+    ALONE,
+    CHUNK_BYTES,
+    FAR_SUM,
+    FAR_SUM_BYTES,
+    LEAST_TASKS,
+    MOST_CHUNKS,
+    SUM_MOVE,
+    SUM_VECTOR,
+)
 from convgrad.problem.conv import ConvProblem, Ints
 
 MOST_VECTORS = 8  # of a tile
 MOST_WINDOWS = 1024  # of a block
 NEAR_BYTES = 24 * 1024  # of what the tiles of a row of taps read one after the other, in L1
+WORTH = 1.05  # times as many lanes of a run have something to do than of vectors along the channels of either side
+BLOCKS_FELT = 0.3  # of what is predicted of a blocking beyond what is predicted of plans without one
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
 
 
@@ -29,7 +40,10 @@ def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k, axes = problem.x_channels, problem.y_channels, window_axes(problem)
-    if c % lanes == 0 or not c * k or axes[-1].taps < 2 or axes[-1].dilation > 1:
+    masked = machine.lanes_f32 * 4 == LINE  # shorter vectors are filled better by channels
+    if not masked or not c * k or axes[-1].taps < 2 or axes[-1].dilation > 1:
+        return
+    if _filled(c * axes[-1].taps, lanes) < WORTH * max(_filled(c, lanes), _filled(k, lanes)):
         return
     if not prod(axis.windows for axis in axes):
         return
@@ -44,11 +58,16 @@ def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     tiles = [
         replace(base, row_channels=rows, vectors=vectors, tile_vectors=vectors)
         for vectors in dict.fromkeys(even_share(base.run_vectors, most) for most in range(1, MOST_VECTORS + 1))
-        for rows in {even_share(k, most) for most in range(1, most_rows(machine.registers, vectors) + 1)}
+        for rows in dict.fromkeys(even_share(k, most) for most in range(1, most_rows(machine.registers, vectors) + 1))
     ]
     best = min(tiles, key=_window_cycles)
     _, plan = min((_in_chunks(replace(best, block=block)) for block in _blocks(best)), key=lambda found: found[0])
-    yield _once(plan), plan
+    yield _compared(plan), plan
+
+
+def _filled(numbers: int, lanes: int) -> float:
+    """The share of lanes that so many numbers fill."""
+    return numbers / (-(-numbers // lanes) * lanes)
 
 
 def _window_cycles(plan: RunWeightsPlan) -> float:
@@ -74,14 +93,17 @@ def _rows_met(plan: RunWeightsPlan) -> int:
     return inner * prod(sum(last - first for first, last in map(a.met, range(a.taps))) for a in plan.axes[:-1])
 
 
-def _once(plan: RunWeightsPlan) -> float:
-    """Of arithmetic, and to move numbers: what is predicted of other plans with lanes along channels."""
+def _compared(plan: RunWeightsPlan) -> float:
+    """Of arithmetic, and to move numbers, as it is predicted of other plans with lanes along channels.
+
+    Besides a part of what sums and packing take in this blocking, which other plans do not count either, and have less.
+    """
     p = plan.problem
     moved = sum(
         prod(p.shapes[name]) * (MOVE if abs(p.strides[name][2]) <= abs(p.strides[name][-1]) else TURN) for name in "xy"
     )
-    sums = plan.sum_size * 2 * SUM_MOVE + prod(p.shapes["w"]) * TURN
-    return p.groups * _rows_met(plan) * _window_cycles(plan) + moved + sums
+    once = p.groups * _rows_met(plan) * _window_cycles(plan) + moved + prod(p.shapes["w"]) * TURN
+    return once + BLOCKS_FELT * (_fixed_cycles(plan) + _sum_cycles(plan) - once)
 
 
 def _blocks(plan: RunWeightsPlan) -> Iterator[Ints]:
@@ -98,17 +120,21 @@ def _blocks(plan: RunWeightsPlan) -> Iterator[Ints]:
 
 def _in_chunks(plan: RunWeightsPlan) -> tuple[float, RunWeightsPlan]:
     """The cheapest number of chunks, and predicted cycles."""
-    size, blocks, groups, sums = SIZES[plan.compute], prod(plan.block_grid), plan.problem.groups, plan.sum_size
-    most = max(1, min(MOST_CHUNKS, blocks, 1 + CHUNK_BYTES // max(1, size * sums)))
-    fixed = _fixed_cycles(plan)
-    best = float("inf"), 1
+    blocks, fixed = prod(plan.block_grid), _fixed_cycles(plan)
+    most = max(1, min(MOST_CHUNKS, blocks, 1 + CHUNK_BYTES // max(1, SIZES[plan.compute] * plan.sum_size)))
+    found = []
     for chunks in sorted({1 << n for n in range(most.bit_length())} | {most}):
-        tasks = chunks * groups
+        tasks = chunks * plan.problem.groups
         late = ALONE * (1 / tasks + -(-blocks // chunks) * chunks / blocks - 1) if tasks < LEAST_TASKS else 0.0
-        cycles = fixed * (1 + late) + sums * (SUM_MOVE * 2 * chunks + TURN_BACK) + CLAIM * tasks
-        if cycles < best[0]:
-            best = cycles, chunks
-    return best[0], replace(plan, chunks=best[1])
+        chunked = replace(plan, chunks=chunks)
+        found.append((fixed * (1 + late) + _sum_cycles(chunked) + CLAIM * tasks, chunked))
+    return min(found, key=lambda one: one[0])
+
+
+def _sum_cycles(plan: RunWeightsPlan) -> float:
+    """To write the sums of all chunks, and to make weights of them."""
+    far = FAR_SUM if SIZES[plan.compute] * plan.chunks * plan.sum_size > FAR_SUM_BYTES else 1
+    return plan.sum_size * (SUM_MOVE * 2 * plan.chunks * far + TURN_BACK)
 
 
 def _fixed_cycles(plan: RunWeightsPlan) -> float:

@@ -72,8 +72,8 @@ class RunWeightsPlan(WeightsPlan):
 
     @property
     def width(self) -> int:
-        """Sums of a channel of y at the taps of a row: an odd number of vectors, which do not share sets of L1."""
-        return (self.run_vectors | 1) * self.lanes
+        """Sums of a channel of y at the taps of a row."""
+        return self.run_vectors * self.lanes
 
     @property
     def lane_blocks(self) -> int:
