@@ -8,6 +8,7 @@ import pytest
 from codegen.dense_problems import W, problem_of
 from codegen.guard_cases import Case
 from codegen.random_problems import altered, check_plan
+from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.run_weights import RunWeightsPlan, even_pieces
@@ -81,6 +82,30 @@ def test_numbers_beside_a_run_do_not_reach_its_sums(layout):
     assert plan.run % plan.lanes
     case = Case(problem, plan, machine_for("avx512"))
     assert case.with_infinities({"x": 1, "y": 3}) > 3
+
+
+def test_the_next_block_is_asked_for_where_tensors_are_large():
+    """Not what L2 keeps anyway; in either layout, and nothing else changes."""
+    for layout in ("NCX", "NXC"):
+        small, large = (
+            plan_of(problem_of(W, (n, n), (n // 2, n // 2), (3, 3), channels=(21, 19), stride=2, layout=layout))
+            for n in (40, 240)
+        )
+        assert "prefetch" not in lower(small).ir
+        assert "prefetch" in lower(large).ir
+        if "avx512" in available_isas():
+            check_plan(large.problem, large, machine_for("avx512"))
+
+
+def test_dot_products_are_preferred_to_runs_that_seem_alike():
+    """What is predicted of them is cautious."""
+    plans = {}
+    for dtype in ("f32", "bf16"):
+        problem = problem_of(W, (14, 14), (7, 7), (5, 5), channels=(17, 17), stride=2, low=2, batch=2)
+        machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
+        plans[dtype] = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine)
+    assert isinstance(plans["f32"], RunWeightsPlan)
+    assert not isinstance(plans["bf16"], RunWeightsPlan)
 
 
 def test_pieces_are_as_even_as_can_be():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from convgrad.codegen.ahead import Ahead, Walk
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa.base import STORAGE
@@ -12,6 +14,7 @@ from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.weights_ahead import MOST_LINES, WeightsAhead
 from convgrad.codegen.window_sweep import Shift, WindowSweep
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.run_weights import Pieces, RunWeightsPlan
@@ -22,6 +25,32 @@ def lower_run_weights(plan: RunWeightsPlan) -> KernelModule:
     module = Module()
     stages, shared, scratch = emit_weights(module, RunWeightsSums(plan))
     return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Where a tile begins on one of its sides, which it is, and its size."""
+
+    first: Index
+    number: Index
+    size: int
+
+
+class RunsAhead(WeightsAhead):
+    """What tiles fetch ahead: all channels of a group that the next block packs."""
+
+    plan: RunWeightsPlan
+
+    def of_tile(self, b: Builder, number: Index, tiles: int) -> list[Walk]:
+        """What a tile of the block does, by its number; there are so many for each row of taps."""
+        plan = self.plan
+        boxes = tuple(self._lines(tensor, channels) for tensor, _, channels in self._operands(b))
+        return [Ahead(boxes, plan.tile_steps, plan.taps * tiles, MOST_LINES).walk(b, number, self.bases)]
+
+    def _operands(self, b: Builder) -> Iterator[tuple[str, Index, int]]:
+        yield "x", 0, self.plan.lane_count
+        if not self.plan.rows_in_place:
+            yield "y", 0, self.plan.row_count
 
 
 class RunWeightsSweep(WindowSweep):
@@ -42,27 +71,42 @@ class RunWeightsSweep(WindowSweep):
         """For some vectors of the run after the other: what a tile reads of them stays in L1 for all channels of y."""
         b, plan, stage = self.b, self.plan, self.stage
 
-        def of_tile(tile: Tile, row: Index, column: Index) -> None:
-            moved = b.mul(column, plan.lanes)
-            place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width), (moved, 1)])
+        tiles = sum(many for _, many, _ in plan.row_tiles), sum(many for _, many, _ in plan.column_tiles)
+
+        def of_tile(tile: Tile, row: Piece, column: Piece) -> None:
+            moved = b.mul(column.first, plan.lanes)
+            place = b.dot([(tap, plan.sum_rows * plan.width), (row.first, plan.width), (moved, 1)])
             x = b.at(self.lanes, b.add(shift[1], moved), STORAGE[stage.lane_dtype])
             target = b.at(self.sums, place, stage.kind)
-            tile.put(b, target, tile.sum(b, self._rows_at(shift, row), x, stage.before(b, tile, target), sums))
+            number = b.dot([(tap, tiles[0] * tiles[1]), (column.number, tiles[0]), (row.number, 1)])
+            walks = stage.ahead.of_tile(b, number, tiles[0] * tiles[1]) if stage.ahead else []
+            start = stage.before(b, tile, target)
+            tile.put(b, target, tile.sum(b, self._rows_at(shift, row.first), x, start, sums, walks=walks))
 
-        def each(pieces: Pieces, body: Callable[[Index, int], None]) -> None:
-            for first, many, size in pieces:
-                b.loop(first, first + many * size, lambda at, _, size=size: body(at, size), step=size, name="tile")
+        def of_columns(column: Piece) -> None:
+            self._each(plan.row_tiles, lambda row: of_tile(stage.tile_of(row.size, column.size), row, column))
 
-        def of_columns(column: Index, columns: int) -> None:
-            each(plan.row_tiles, lambda row, rows: of_tile(stage.tile_of(rows, columns), row, column))
+        self._each(plan.column_tiles, of_columns)
 
-        each(plan.column_tiles, of_columns)
+    def _each(self, pieces: Pieces, body: Callable[[Piece], None]) -> None:
+        b, before = self.b, 0
+        for first, many, size in pieces:
+
+            def piece(n: Index, _: object, first: int = first, size: int = size, before: int = before) -> None:
+                body(Piece(b.add(first, b.mul(n, size)), b.add(before, n), size))
+
+            b.loop(0, many, piece, name="tile")
+            before += many
 
 
 class RunWeightsSums(SumsStage):
     """The first stage."""
 
     plan: RunWeightsPlan
+    ahead: RunsAhead | None
+
+    def _ahead(self) -> RunsAhead:
+        return RunsAhead(self.plan, self.bundle, 0, 0)
 
     def _tile(self) -> Tile:
         return self.tile_of(self.plan.row_channels, self.plan.tile_vectors)

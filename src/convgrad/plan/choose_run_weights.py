@@ -14,6 +14,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.row_tiles import CROSSING, STEP
 from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, NUMBER, VECTOR, most_rows
+from convgrad.plan.units import products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_blocks import (
     ALONE,
@@ -32,6 +33,7 @@ MOST_WINDOWS = 1024  # of a block
 NEAR_BYTES = 24 * 1024  # of what the tiles of a row of taps read one after the other, in L1
 WORTH = 1.05  # times as many lanes of a run have something to do than of vectors along the channels of either side
 BLOCKS_FELT = 0.3  # of what is predicted of a blocking beyond what is predicted of plans without one
+BESIDE_UNITS = 1.2  # times the cycles that are predicted of plans for a unit, which are cautious
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
 
 
@@ -62,7 +64,7 @@ def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     ]
     best = min(tiles, key=_window_cycles)
     _, plan = min((_in_chunks(replace(best, block=block)) for block in _blocks(best)), key=lambda found: found[0])
-    yield _compared(plan), plan
+    yield _compared(plan) * (1.0 if products_on(problem, machine) is None else BESIDE_UNITS), plan
 
 
 def _filled(numbers: int, lanes: int) -> float:

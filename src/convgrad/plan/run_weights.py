@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.strides import row_major
-from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.weights import KEPT_BYTES, WeightsPlan
 from convgrad.problem.conv import Ints
 
 Pieces = tuple[tuple[int, int, int], ...]  # where the first of some pieces begins, how many these are, and their size
@@ -97,8 +98,10 @@ class RunWeightsPlan(WeightsPlan):
 
     @property
     def fetches_ahead(self) -> bool:
-        """No."""
-        return False
+        """Of large tensors: rows are long runs of them, in either layout."""
+        p = self.problem
+        size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+        return size > KEPT_BYTES and prod(self.block_grid) > 1
 
     @property
     def lane_slab(self) -> Ints:
