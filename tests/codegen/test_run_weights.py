@@ -133,6 +133,8 @@ def test_what_it_is_for():
         assert chosen((19, 37), (5, 5), layout=layout)
         assert not chosen((16, 21), layout=layout)
         assert not chosen((21, 32), layout=layout)  # whose vectors are full without
+    assert chosen((6, 6), (5, 5), groups=8)
+    assert not chosen((8, 8), groups=8)  # of which a vector holds two, and a row of taps fills three quarters
     assert not chosen(taps=(3, 1))
     assert not chosen(dilation=2)
     assert not chosen(isa="avx2")

@@ -32,6 +32,7 @@ MOST_VECTORS = 8  # of a tile
 MOST_WINDOWS = 1024  # of a block
 NEAR_BYTES = 24 * 1024  # of what the tiles of a row of taps read one after the other, in L1
 WORTH = 1.05  # times as many lanes of a run have something to do than of vectors along the channels of either side
+WORTH_OF_GROUPS = 0.8  # likewise than of vectors that hold several groups, whose numbers of y take shuffles
 BLOCKS_FELT = 0.3  # of what is predicted of a blocking beyond what is predicted of plans without one
 BESIDE_UNITS = 1.2  # times the cycles that are predicted of plans for a unit, which are cautious
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
@@ -45,7 +46,10 @@ def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     masked = machine.lanes_f32 * 4 == LINE  # shorter vectors are filled better by channels
     if not masked or not c * k or axes[-1].taps < 2 or axes[-1].dilation > 1:
         return
-    if _filled(c * axes[-1].taps, lanes) < WORTH * max(_filled(c, lanes), _filled(k, lanes)):
+    filled = _filled(c * axes[-1].taps, lanes)
+    if filled < WORTH * max(_filled(c, lanes), _filled(k, lanes)) or filled < WORTH_OF_GROUPS * _by_groups(
+        problem, lanes
+    ):
         return
     if not prod(axis.windows for axis in axes):
         return
@@ -70,6 +74,12 @@ def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
 def _filled(numbers: int, lanes: int) -> float:
     """The share of lanes that so many numbers fill."""
     return numbers / (-(-numbers // lanes) * lanes)
+
+
+def _by_groups(problem: ConvProblem, lanes: int) -> float:
+    """The share of lanes that several whole groups fill, where a vector holds so many."""
+    together, c = lanes // problem.x_channels, problem.x_channels
+    return problem.groups * c / (-(-problem.groups // together) * lanes) if problem.groups > 1 < together else 0.0
 
 
 def _window_cycles(plan: RunWeightsPlan) -> float:
