@@ -70,7 +70,6 @@ class RunWeightsSweep(WindowSweep):
     def _row_tiles(self, shift: Shift, tap: Index, sums: list[Reduction], tile: Tile) -> None:
         """For some vectors of the run after the other: what a tile reads of them stays in L1 for all channels of y."""
         b, plan, stage = self.b, self.plan, self.stage
-
         tiles = sum(many for _, many, _ in plan.row_tiles), sum(many for _, many, _ in plan.column_tiles)
 
         def of_tile(tile: Tile, row: Piece, column: Piece) -> None:
