@@ -33,6 +33,13 @@ def test_phases_are_explained(convgrad, peaks):
     assert "4: taps per axis 1 + 2 and 1 + 2, so no product with an inserted zero" in out
 
 
+def test_lanes_of_a_tile_along_runs_of_taps_are_told(convgrad):
+    arguments = ("explain", "--isa", "avx512", "--json", "--conv", "--dir", "BWD_W", "mb2ic19ih31oc23kh5sh2ph2")
+    (one,) = json.loads(convgrad(*arguments)[1])["operations"]
+    assert one["plan"]["vectors"] == "runs of taps and channels of x"
+    assert one["plan"]["tile"] == {"rows": 8, "lanes": 48, "taps": 1}
+
+
 @pytest.mark.parametrize(
     ("layer", "own", "words"),
     [

@@ -10,6 +10,7 @@ from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_weights import RowWeightsPlan
+from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.turned_data import TurnedDataPlan
 
 
@@ -48,6 +49,7 @@ def kinds(plan):
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
         along = "lanes along windows" if plan.along_windows else along
         along = "lanes along rows" if isinstance(plan, RowWeightsPlan) else along
+        along = "lanes along runs of taps and channels" if isinstance(plan, RunWeightsPlan) else along
         traits = {
             "in place": plan.direct,
             "rows in place": plan.rows_in_place,
@@ -193,7 +195,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along windows", "lane shares"},
     ),
     "weights, lanes along x": (
-        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(33, 5), batch=2, **SAME),
+        problem_of(W, (9, 9), (9, 9), (3, 3), channels=(47, 5), batch=2, **SAME),
         {"lanes along x"},
     ),
     "weights, lane shares": (
@@ -277,5 +279,9 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights across groups, y picked": (
         problem_of(W, (21, 60), (21, 60), (3, 3), channels=(2, 4), groups=19, layout="NXC", **SAME),
         {"lanes along x, across groups", "several chunks", "several blocks"},
+    ),
+    "weights along runs of taps": (
+        problem_of(W, (61, 40), (31, 21), (3, 5), channels=(19, 21), batch=2, stride=2, low=(1, 2)),
+        {"lanes along runs of taps and channels", "several chunks", "several blocks", "rows in place"},
     ),
 }

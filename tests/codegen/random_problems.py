@@ -21,6 +21,7 @@ from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.run_sums import RunSumsPlan
+from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.sides_in_place import ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -167,6 +168,8 @@ def _altered_weights(plan, rng):
     tiles = isinstance(plan, MatrixWeightsPlan)
     changed = replace(plan, block=tuple(block), unroll=1 if tiles else int(rng.integers(1, 5)))
     changed = replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
+    if isinstance(plan, RunWeightsPlan):
+        return _altered_tiles(changed, rng)
     if not plan.spread:
         tiles = -(-plan.row_count // plan.row_channels)
         changed = replace(
@@ -184,6 +187,13 @@ def _altered_weights(plan, rng):
             lanes_in_place=lanes and bool(rng.integers(2)),
         )
     return changed
+
+
+def _altered_tiles(plan, rng):
+    """Of runs, which nobody shares."""
+    rows, vectors = int(rng.integers(1, 9)), int(rng.integers(1, 5))
+    in_place = plan.rows_in_place and bool(rng.integers(2))
+    return replace(plan, row_channels=rows, vectors=vectors, tile_vectors=vectors, rows_in_place=in_place)
 
 
 def _altered_planes(plan, rng):

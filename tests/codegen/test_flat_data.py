@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, strides_in
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.choose_flat_data import flat_data_candidates
@@ -90,6 +91,42 @@ def test_flat_planes_exactly(unknown):
             raise AssertionError(f"seed {seed}: {problem}\n{plan}\n{error}") from None
         tried += 1
     assert tried > 35
+
+
+@needs_masks
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_pairs_of_bf16_exactly(unknown):
+    """Tiles inside of planes read words of two numbers: rows of any length, in columns of even and odd places."""
+    tried, machine = 0, machine_for(ISA)
+    for seed, (extent, taps, low) in enumerate(
+        [
+            ((20, 48), (3, 3), (1, 1)), ((19, 33), (3, 3), (0, 2)), ((13, 57), (5, 4), (2, 3)),
+            ((9, 130), (1, 5), (0, 4)), ((64,), (3,), (1,)), ((301,), (6,), (2,)),
+            ((5, 8, 24), (2, 3, 3), (1, 1, 0)), ((40, 7), (3, 7), (1, 3)),
+        ]
+    ):  # fmt: skip
+        for c, k, bias in ((4, 4, False), (3, 5, True), (8, 1, False)):
+            shapes = {"x": (2, 2, c, *extent), "w": (2, k, c, *taps), "y": (2, 2, k, *extent)}
+            problem = ConvProblem(
+                unknown=unknown, batch=2, groups=2, x_channels=c, y_channels=k, x_extent=extent, y_extent=extent,
+                taps=taps, stride=(1,) * len(extent), dilation=(1,) * len(extent), pad_low=low, bias=bias,
+                dtype="bf16", out_dtype="bf16",
+                **{f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()},
+            )  # fmt: skip
+            plan = flat_plan(problem)
+            for vectors in (2, 4):
+                one = replace(plan, vectors=vectors)
+                if vectors * one.lanes <= one.positions and one.inside[0] <= one.inside[1]:
+                    check_plan(problem, one, machine, seed, low=bool(seed % 2))
+                    tried += 1
+    assert tried > 30
+
+
+@needs_masks
+def test_pairs_beside_the_image_are_zero():
+    """Infinite numbers of the next row are not multiplied."""
+    problem = resnext(4, batch=1, groups=1, dtype="bf16", out_dtype="bf16")
+    assert Case(problem, flat_plan(problem), machine_for(ISA)).with_infinities({"x": 911, "w": 17}) > 3
 
 
 def resnext(channels, **changes):

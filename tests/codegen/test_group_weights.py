@@ -114,6 +114,8 @@ def test_what_it_is_for():
         assert isinstance(choose(problem_of(same, 32, c, c), machine), GroupWeightsPlan)
         assert isinstance(choose(problem_of(strided, 32, c, c), machine), GroupWeightsPlan)
     assert isinstance(choose(problem_of(strided, 32, 8, 8, first=True), machine), GroupWeightsPlan)
+    small = ((14, 14), (7, 7), (3, 3), (2, 2), (1, 1), (1, 1))
+    assert isinstance(choose(problem_of(small, 46, 8, 8, first=True, batch=4), machine), GroupWeightsPlan)
     assert not isinstance(choose(problem_of(same, 32, 4, 4, first=True), machine), GroupWeightsPlan)  # planes in place
 
 

@@ -95,9 +95,9 @@ def test_rows_chosen_where_few_channels_meet_few():
         return isinstance(choose(replace(problem, unknown=Unknown.W), machine_for(ISA)), RowWeightsPlan)
 
     def strided(channels, windows=28):
-        shape = (4, 32, channels, windows, windows)
+        shape = (1, 32, channels, windows, windows)
         strides = strides_in(range(5), shape)
-        return resnext(channels, stride=(2, 2), y_extent=(windows, windows), y_strides=strides)
+        return resnext(channels, batch=1, stride=(2, 2), y_extent=(windows, windows), y_strides=strides)
 
     assert by_rows(strided(4))
     assert not by_rows(strided(8))

@@ -24,6 +24,7 @@ from convgrad.codegen import (
     lanes,
     packing,
     panels,
+    run_weights,
     stages,
     turned_data,
     weights,
@@ -126,6 +127,18 @@ def not_turned(plain, b, x, y, lanes):
 def taps_before(plain, self, taps, channels):
     tile = plain(self, taps, channels)
     return replace(tile, columns=(tile.columns[0], *tile.columns[:-1]))
+
+
+def what_was_there(plain, self, b, tile, sums):
+    return tile.load(b, sums)
+
+
+def zeros_of_tile(plain, self, b, tile, sums):
+    return tile.zeros()
+
+
+def tile_without_its_last(plain, self, rows, columns):
+    return plain(self, max(1, rows - 1), columns)
 
 
 def rows_that_go_on(plain, self, row):
@@ -296,6 +309,18 @@ MUTANTS = {
     ),
     "taps of a vector of groups are others": Mutant(
         group_weights.GroupSums, "_tile_of", taps_before, NAMED["weights across groups, y picked"]
+    ),
+    "rows of x have what was there beside them": Mutant(
+        run_weights, "emit_zero", nothing, NAMED["weights along runs of taps"], MASKED
+    ),
+    "sums of runs go on from those of another chunk": Mutant(
+        run_weights.RunWeightsSums, "before", what_was_there, NAMED["weights along runs of taps"], MASKED
+    ),
+    "sums of runs forget the blocks before": Mutant(
+        run_weights.RunWeightsSums, "before", zeros_of_tile, NAMED["weights along runs of taps"], MASKED
+    ),
+    "the last row of a tile of runs is left out": Mutant(
+        run_weights.RunWeightsSums, "tile_of", tile_without_its_last, NAMED["weights along runs of taps"], MASKED
     ),
     "the last bundle goes on beyond the groups": Mutant(
         lanes, "first_group", groups_that_go_on, ODD_GROUPS

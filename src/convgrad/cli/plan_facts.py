@@ -16,6 +16,7 @@ from convgrad.plan.lane_sums import LaneSumsPlan
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 
 if TYPE_CHECKING:
@@ -46,7 +47,15 @@ def tile(plan: Plan) -> str:
         return plane_facts.tile(plan)
     if isinstance(plan, DataPlan):
         return f"{_by(plan.tile)} outputs x {plan.width} channels"
-    return f"{plan.row_channels} rows x {plan.width} lanes x {plan.tile_taps} taps"
+    rows, lanes, taps = _weights_tile(plan)
+    return f"{rows} rows x {lanes} lanes x {taps} taps"
+
+
+def _weights_tile(plan: WeightsPlan) -> tuple[int, int, int]:
+    """Rows, lanes and taps besides."""
+    if isinstance(plan, RunWeightsPlan):  # whose taps are lanes
+        return plan.row_channels, plan.tile_vectors * plan.lanes, 1
+    return plan.row_channels, plan.width, plan.tile_taps
 
 
 def facts(plan: Plan) -> Iterator[tuple[str, Any, str]]:
@@ -75,6 +84,8 @@ def _vectors(plan: Plan) -> str:
         return f"{along}, of {plan.lane_groups} groups" if plan.spread else along
     if plan.along_windows:
         return "windows, added up in the end"
+    if isinstance(plan, RunWeightsPlan):
+        return plan.KIND.removeprefix("lanes along ")
     of = f"channels of {plan.lane_side}"
     return f"{of}, of {plan.lane_groups} groups" if plan.spread else of
 
@@ -111,11 +122,7 @@ def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
 
 
 def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
-    yield (
-        "tile",
-        {"rows": plan.row_channels, "lanes": plan.width, "taps": plan.tile_taps},
-        f"{tile(plan)}, in registers",
-    )
+    yield "tile", dict(zip(("rows", "lanes", "taps"), _weights_tile(plan), strict=True)), f"{tile(plan)}, in registers"
     yield "block", plan.block, f"{_by(plan.block)} windows packed at a time (batch first)"
     chunks = "one: every sum is formed in one go" if plan.chunks == 1 else f"{plan.chunks}, summed apart and then added"
     yield "chunks", plan.chunks, chunks

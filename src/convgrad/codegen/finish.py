@@ -16,6 +16,7 @@ from convgrad.codegen.packing import unpack_weights
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sums import across, pairwise
 from convgrad.plan.group_weights import GroupWeightsPlan
+from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.weights import WeightsPlan
 
 
@@ -85,14 +86,17 @@ def _write_piece(
     group, k, c = p.w_strides[:3]
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
     first_lane: Index = 0
+    of_run = isinstance(plan, RunWeightsPlan)  # whose lanes are the taps of the innermost axis, too
     taps, step = [], plan.sum_rows * plan.width
-    for extent, stride in zip(reversed(p.taps), reversed(p.w_strides[3:]), strict=True):
+    for extent, stride in [*zip(p.taps, p.w_strides[3:], strict=True)][-2 if of_run else -1 :: -1]:
         taps.append(Dim(extent, step, stride))
         step *= extent
     if plan.spread:
         groups = b.sub(p.groups, b.mul(bundle, plan.lane_groups))
         groups = plan.lane_groups if plan.direct else b.minimum(groups, plan.lane_groups)
         lanes = [Dim(groups, plan.lane_count, group), Dim(plan.lane_count, 1, lane_step)]
+    elif of_run:
+        lanes = [Dim(p.taps[-1], plan.lane_count, p.w_strides[-1]), Dim(plan.lane_count, 1, lane_step)]
     else:
         count = b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width)
         lanes = [Dim(count, 1, lane_step)]

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Module, Value, constant, index, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE
-from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.microkernels.reduction import Masks, Part, Reduction
 from convgrad.codegen.module import KernelModule
+from convgrad.codegen.results import Run, store_runs
+from convgrad.codegen.splitting import HIGH
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot, paces
 from convgrad.plan.costs import LINE
 from convgrad.plan.flat_data import FlatDataPlan, shifts
+from convgrad.plan.kinds import as_kind
 
+ODD = 1 << 44  # in offsets of columns of odd places
 AHEAD = 512  # numbers, of what a tile reads last, that are asked for meanwhile
 
 
@@ -47,6 +51,40 @@ class Planes:
             number = b.minimum(b.add(b.mul(done, self.each), more), self.channels * self.lines - 1)
             channel, line = b.split(number, (self.channels, self.lines))
             b.prefetch(b.beyond(self.first, b.dot([(channel, self.channel_bytes), (line, 64)])), keep=3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairsTile(Tile):
+    """A tile whose columns are, two by two, outputs of even and of odd places of a run."""
+
+    def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """In turn."""
+        dtype, columns = self.c_dtype or self.compute, len(self.columns)
+        places = [row + column for row in self.c_rows for column in self.c_columns[::2]]
+        pairs = (tile[n : n + 2] for n in range(0, len(self.rows) * columns, 2))
+        store_runs(b, self.isa, dtype, (
+            Run(pair, b.at(c, place, STORAGE[dtype]), in_turn=True) for pair, place in zip(pairs, places, strict=True)
+        ))  # fmt: skip
+
+
+def pairs_reader(lanes: int) -> Read:
+    """How columns of a `PairsTile` are read: words of two bf16, either of which is f32 with the other one's bits gone.
+
+    One instruction makes a vector of them, instead of two of numbers side by side.
+    """
+    words, wide = vector_of(lanes, "i32"), vector_of(lanes, "float")
+    read: dict[tuple[str, int], Value] = {}
+
+    def vector(b: Builder, x: Value, offset: int) -> Value:
+        odd = offset > ODD // 2
+        place = offset - ODD * odd
+        if (x.text, place) not in read:
+            read[x.text, place] = b.load(words, b.at(x, place, STORAGE["bf16"]), BYTES["bf16"])
+        pair = read[x.text, place]
+        bits = b.binary("and", pair, constant(words, HIGH)) if odd else b.binary("shl", pair, constant(words, 16))
+        return b.cast("bitcast", bits, wide)
+
+    return vector
 
 
 class FlatSweep(Sweep):
@@ -83,19 +121,39 @@ class FlatSweep(Sweep):
 
         def tile(p: Index, _: object) -> None:
             p = b.maximum(b.minimum(p, b.sub(last, plan.run)), 0)
-            column_sums = self._column_sums(p)
+            column_sums = self._column_sums(p, self.tile)
             inside = b.both(b.compare("sge", p, low), b.compare("sle", p, high))
+
+            def all_inside() -> None:
+                if self._in_pairs:
+                    tile = self._pairs()
+                    self._emit(spot, p, tile, self._column_sums(p, tile), None)
+                else:
+                    self._emit(spot, p, self.tile, column_sums, None)
+
             b.either(
-                inside,
-                lambda: self._emit(spot, p, column_sums, None),
-                lambda: self._emit(spot, p, column_sums, lambda b, t: self._row_masks(p, t)),
-            )
+                inside, all_inside,
+                lambda: self._emit(spot, p, self.tile, column_sums, lambda b, t: self._row_masks(p, t)),
+            )  # fmt: skip
 
         b.loop(first, last, tile, step=plan.run, name="tile")
 
+    @property
+    def _in_pairs(self) -> bool:
+        """Whether words of two numbers are read, where no row is missing."""
+        p = self.plan.problem
+        return p.dtype == p.out_dtype == "bf16" and self.plan.vectors % 2 == 0 and self.isa.assembly
+
+    def _pairs(self) -> Tile:
+        """The tile with columns of even and odd places."""
+        run, lanes = self.plan.run, self.plan.lanes
+        columns = tuple(v + odd for v in range(0, run, 2 * lanes) for odd in (0, ODD))
+        return as_kind(PairsTile, self.tile, columns=columns, b_read=pairs_reader(lanes))
+
     def _emit(
-        self, spot: Spot, p: Index, column_sums: list[Reduction], masks: Callable[[Builder, Index], Masks] | None
-    ) -> None:
+        self, spot: Spot, p: Index, tile: Tile, column_sums: list[Reduction],
+        masks: Callable[[Builder, Index], Masks] | None,
+    ) -> None:  # fmt: skip
         """The tile at output p of the plane."""
         b, plan, kind = self.b, self.plan, STORAGE[self.plan.problem.dtype]
         (phase,) = plan.rows.phases
@@ -110,7 +168,7 @@ class FlatSweep(Sweep):
         weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), STORAGE[plan.compute])
         target = b.at(self.results, b.add(spot.result, p), STORAGE[plan.problem.out_dtype])
         walks = [self._ahead(plane, p)] if plan.fetches_ahead else []
-        self.tile.emit(b, weights, x, target, sums, self._start(self.tile), walks=walks)
+        tile.emit(b, weights, x, target, sums, self._start(tile), walks=walks)
 
     def _ahead(self, plane: Value, p: Index) -> Planes:
         """What a later tile reads first; behind the last one, of the planes that follow on these."""
@@ -126,7 +184,7 @@ class FlatSweep(Sweep):
 
     # --- taps
 
-    def _column_sums(self, p: Index) -> list[Reduction]:
+    def _column_sums(self, p: Index, tile: Tile) -> list[Reduction]:
         """The taps of a row, each with the lanes that it does not carry beside the image."""
         b, plan, axis = self.b, self.plan, self.plan.columns
         if axis is None:
@@ -137,25 +195,25 @@ class FlatSweep(Sweep):
         parts = tuple(
             Part(
                 (phase.tap + t) * tap_step, shift, tuple(range(plan.width)),
-                self._column_masks(column, shift),
+                self._column_masks(column, shift, tile),
             )
             for t, shift in enumerate(shifts(axis))
         )  # fmt: skip
         return [Reduction(0, len(parts), 0, 0, parts=parts)]
 
-    def _column_masks(self, column: Index, shift: int) -> Masks:
+    def _column_masks(self, column: Index, shift: int, tile: Tile) -> Masks:
         """Per vector of a tile that begins in a column: lanes that are in the image after a shift."""
         b, plan = self.b, self.plan
         if shift == 0:
             return ()
         size, kind = plan.lanes // 8, f"i{plan.lanes}"
-        table = bytearray()
+        table, step = bytearray(), 2 if isinstance(tile, PairsTile) else 1
         for first in range(plan.pitch + plan.run - plan.lanes):
-            columns = ((first + lane) % plan.pitch + shift for lane in range(plan.lanes))
+            columns = ((first + step * lane) % plan.pitch + shift for lane in range(plan.lanes))
             bits = sum((0 <= at < plan.pitch) << lane for lane, at in enumerate(columns))
             table += bits.to_bytes(size, sys.byteorder)
         masks = b.module.bytes(bytes(table))
-        places = (b.add(column, v) for v in range(0, plan.run, plan.lanes))
+        places = (b.add(column, v - ODD + 1 if v > ODD // 2 else v) for v in tile.columns)
         return tuple(b.load(kind, b.at(masks, place, kind), size) for place in places)
 
     def _row_masks(self, p: Index, t: Index) -> Masks:

@@ -35,6 +35,7 @@ LOWERINGS = {
     "FoldedPlan": "folded",
     "DepthwiseWeightsPlan": "depthwise_weights",
     "GroupWeightsPlan": "group_weights",
+    "RunWeightsPlan": "run_weights",
     "RowWeightsPlan": "row_weights",
     "InPlaceWeightsPlan": "in_place_weights",
     "WindowLanesPlan": "window_lanes",

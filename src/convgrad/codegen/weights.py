@@ -72,6 +72,7 @@ class SumsStage(WindowSlabs):
         self.tile = self._tile()
         self.ahead: WeightsAhead | None = None  # of the task that is being written
         self.own: OwnSums | None = None  # likewise
+        self.fresh: bool | Value = False  # whether no block of the chunk was summed before
 
     @property
     def row_slab_bytes(self) -> int:
@@ -147,10 +148,13 @@ class SumsStage(WindowSlabs):
         if bias:
             bias.clear(b)
         lanes = b.at(at.scratch, self.row_slab_bytes, "i8")
+        first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
+        last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
 
         def block(number: Index, _: object) -> None:
             places = b.split(number, plan.block_grid)
             starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
+            self.fresh = plan.chunks == self.blocks or b.compare("eq", number, first)
             if bias:
                 bias.add_block(b, starts)
             if self.own is not None:
@@ -167,8 +171,6 @@ class SumsStage(WindowSlabs):
             rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
             self._multiply(b, at, rows, lanes, starts)
 
-        first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
-        last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
         b.loop(first, last, block, name="block")
         if self.own is not None:
             self.own.finish(b)

@@ -9,7 +9,7 @@ from math import prod
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import even_share
-from convgrad.plan.costs import LINE, MOVE, SCALAR, TURN_BACK
+from convgrad.plan.costs import LINE, MOVE, SCALAR, TURN, TURN_BACK
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
@@ -23,6 +23,7 @@ MOST_WINDOWS = 1024  # of a block
 NEAR_BYTES = 24 * 1024  # of a vector of groups of both slabs, in L1
 SPARE = 4  # registers besides sums and what they share: y, where its numbers go, x, and one for LLVM to turn around
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
+HALF = 0.5  # way from what is predicted of planes, blocks and all, to what is predicted of others: most often right
 STEP = 0.5  # cycles of a step besides
 
 
@@ -63,7 +64,9 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     blocked = [replace(plan, block=block) for plan in bundled for block in _blocks(plan)]
     cycles, plan = min((_in_chunks(plan) for plan in blocked), key=lambda found: found[0])
     if all(abs(problem.strides[name][2]) == 1 for name in "xy"):
-        cycles = min(cycles, _once(plan))
+        cycles = min(cycles, _once(plan, MOVE))
+    elif lanes * SIZES[compute] == LINE and all(abs(problem.strides[name][-1]) == 1 for name in "xy"):
+        cycles = HALF * (cycles + _once(plan, TURN))
     yield cycles, plan
 
 
@@ -77,13 +80,13 @@ def _window_cycles(plan: GroupWeightsPlan) -> float:
     return sum(_step_cycles(plan, len(taps), len(rows)) for taps, rows in plan.tiles)
 
 
-def _once(plan: GroupWeightsPlan) -> float:
-    """Of arithmetic, and to move numbers: what is predicted of other plans with lanes along channels."""
+def _once(plan: GroupWeightsPlan, each: float) -> float:
+    """Of arithmetic, and to move each number: what is predicted of other plans with lanes along channels."""
     vectors, p = -(-plan.problem.groups // plan.vector_groups), plan.problem
     windows = prod(axis.windows for axis in plan.axes)
     of_x, of_y = (positions * prod(plan.block_grid) for positions in _positions(plan))
     moved = p.groups * (of_x * p.x_channels + of_y * p.y_channels)
-    return vectors * windows * _window_cycles(plan) + MOVE * moved
+    return vectors * windows * _window_cycles(plan) + each * moved
 
 
 def _step_cycles(plan: GroupWeightsPlan, taps: int, rows: int) -> float:

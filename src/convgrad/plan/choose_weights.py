@@ -13,6 +13,7 @@ from convgrad.plan.choose_group_weights import group_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
 from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
+from convgrad.plan.choose_run_weights import run_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
@@ -20,6 +21,7 @@ from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
+from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.units import products_on
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import window_axes
@@ -38,8 +40,8 @@ FELT = 0.02  # of all cycles: less says nothing about two plans
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
-    by_groups = group_weights_candidates(problem, machine)
-    by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_groups], key=lambda candidate: candidate[0])
+    by_runs = [*group_weights_candidates(problem, machine), *run_weights_candidates(problem, machine)]
+    by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_runs], key=lambda candidate: candidate[0])
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *_on_units(problem, machine)]
@@ -68,7 +70,7 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
-    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan | GroupWeightsPlan):
+    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan | GroupWeightsPlan | RunWeightsPlan):
         return plan
     if _sums_in_place(plan):
         return rows_of_windows(replace(plan, direct=True))

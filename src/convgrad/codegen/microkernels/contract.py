@@ -61,7 +61,7 @@ class Tile:
     a_masks: Masks = ()  # a bit per lane, per row, where A is vectors: other lanes are not read, and are zero
     b_masks: Masks = ()  # likewise of B, per column
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
-    b_read: Read | None = None  # likewise of B
+    b_read: Read | None = None  # likewise of B, where lanes that masks do not hold are zero once they are read
     adds: Add | None = None  # what adds products to a sum, if no multiply-add
     halves: frozenset[int] = frozenset()  # columns of which the first half of the lanes is computed, read and written
     met: tuple[tuple[int, ...], ...] | None = None  # rows that take part in a sum, per tap; else all

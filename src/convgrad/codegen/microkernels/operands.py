@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING
 
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value
+from convgrad.codegen.ir_module import Value, lanes_of, vector_of
 from convgrad.codegen.isa.base import apart
 
 if TYPE_CHECKING:
     from convgrad.codegen.microkernels.contract import Tile
 
 Masks = Mapping[int, Value | None]  # of offsets
+
+
+def chosen(b: Builder, vector: Value, mask: Value | None) -> Value:
+    """Those lanes that a mask holds, an integer of as many bits; zeros in others."""
+    if mask is None:
+        return vector
+    lanes = b.cast("bitcast", mask, vector_of(lanes_of(vector), "i1"))
+    return b.emit(vector.type, f"select {lanes}, {vector}, {vector.type} zeroinitializer")
 
 
 class Operands:
@@ -68,9 +76,10 @@ class Operands:
 
     def _load_b(self, offset: int) -> Value:
         tile, b = self.tile, self.b
+        mask = self.b_masks.get(offset)
         if tile.b_read is not None:
-            return tile.b_read(b, self.x, offset)
-        place, mask = self._place_of_b(offset), self.b_masks.get(offset)
+            return chosen(b, tile.b_read(b, self.x, offset), mask)
+        place = self._place_of_b(offset)
         return tile.isa.load(b, tile.b_dtype or tile.compute, place, self.lanes, mask=mask)
 
     def _half_of_b(self, offset: int) -> Value:
