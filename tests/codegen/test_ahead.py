@@ -13,6 +13,7 @@ from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import altered, check, check_plan, random_problem
 from convgrad.codegen import ahead
 from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
+from convgrad.codegen.data_ahead import raw_lines
 from convgrad.codegen.lower import lower
 from convgrad.codegen.tap_sums import walks_along_channels
 from convgrad.plan import data, run_weights, weights
@@ -106,6 +107,32 @@ def test_fetching_the_next_slab_and_weights_changes_no_output(monkeypatch, isa, 
     assert INTO_L2.search(lower(choose(problem, machine_for(isa))).ir)
     check(problem, isa)
     check(problem, isa, alter=1)
+
+
+@each_isa
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+def test_weights_that_tasks_pack_are_fetched_as_they_lie(monkeypatch, isa, layout):
+    problem = problem_of(Y, (6, 7), (6, 7), (3, 3), channels=(70, 90), batch=2, layout=layout, low=1)
+    plan = next(plan for plan in variants(problem, machine_for(isa)) if type(plan) is DataPlan and not plan.pixels)
+    plan = replace(plan, packs_weights=True, reads_weights=False)
+    assert not INTO_L2.search(lower(plan).ir), "all of this problem stays in L2"
+    monkeypatch.setattr(DataPlan, "fetches_slab", False)
+    monkeypatch.setattr(data, "KEPT_BYTES", 0)
+    assert INTO_L2.search(lower(plan).ir)
+    check_plan(problem, plan, machine_for(isa))
+    check_plan(problem, altered(plan, np.random.default_rng(1)), machine_for(isa))
+
+
+@each_isa
+@pytest.mark.parametrize("layout", ["NXC", "NCX"])
+def test_every_line_of_the_weights_of_a_sweep_is_fetched(isa, layout):
+    problem = problem_of(Y, (6, 7), (6, 7), (3, 3), channels=(64, 208), batch=2, layout=layout, low=1)
+    plan = next(plan for plan in variants(problem, machine_for(isa)) if type(plan) is DataPlan and not plan.pixels)
+    box, (_, k, c, *taps) = raw_lines(plan), problem.w_strides
+    axes = zip((plan.width, plan.i_block, *problem.taps), (k, c, *taps), strict=True)
+    places = {4 * sum(at) for at in product(*(range(0, n * step, step) for n, step in axes))}
+    fetched = {start // LINE for start in starts_of(Ahead((box,), 8, 3000), box)}
+    assert {place // LINE for place in places} <= fetched
 
 
 @each_isa

@@ -121,7 +121,8 @@ class DataStages(InputSlab, Panels):
 
     def _task(self, b: Builder, at: Places, task: Value) -> None:
         plan = self.plan
-        self.ahead = DataAhead(b, plan) if plan.fetches_slab or plan.fetches_weights else None
+        fetches = plan.fetches_slab or plan.fetches_weights or plan.fetches_raw_weights
+        self.ahead = DataAhead(b, plan) if fetches else None
         *blocks, self.group, share = b.split(task, plan.grid)
         self.starts = [self._block_start(b, n, block) for n, block in enumerate(blocks)]
         slab = at.scratch

@@ -9,7 +9,7 @@ from math import prod
 from convgrad.codegen.ahead import Ahead, Lines, Walk, lines_of
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.lanes import first_group
+from convgrad.codegen.lanes import first_group, weights_origin, weights_steps
 from convgrad.codegen.stages import Places
 from convgrad.codegen.tap_sums import paces, walks_along_channels
 from convgrad.dtypes import SIZES
@@ -63,7 +63,11 @@ class DataAhead:
         """What tile after tile of a sweep fetches."""
         plan = self.plan
         b.store(index(0), self.counter, 8)
-        panel = self._following_panel(b, at, turn) if plan.fetches_weights else None
+        panel, panel_lines = None, lines_of([(plan.panel, plan.packed_bytes)])
+        if plan.fetches_weights:
+            panel = self._following_panel(b, at, turn)
+        elif plan.fetches_raw_weights:
+            panel, panel_lines = self._following_weights(b, at, turn), raw_lines(plan)
 
         def of_tile() -> list[Walk]:
             number = b.load("i64", self.counter, 8)
@@ -73,8 +77,7 @@ class DataAhead:
                 of_slab = b.add(number, b.mul(b.sub(turn.block, turn.first), self.tiles))
                 found.append(self._ahead(self._slab_lines(), plan.blocks_per_task).walk(b, of_slab, [self.slab]))
             if panel is not None:
-                lines = lines_of([(plan.panel, plan.packed_bytes)])
-                found.append(self._ahead(lines, 1).walk(b, number, [panel]))
+                found.append(self._ahead(panel_lines, 1).walk(b, number, [panel]))
             return found
 
         return of_tile
@@ -94,8 +97,21 @@ class DataAhead:
         box = zip((*extents, channels), steps, strict=True)
         return lines_of([(extent, self.size * step) for extent, step in box])
 
+    def _following_weights(self, b: Builder, at: Places, turn: Turn) -> Value:
+        """Where those of the next sweep begin; if they are fewer, as many are asked for nevertheless."""
+        place = weights_origin(self.plan, b, turn.group, *self._following(b, turn))
+        return b.beyond(at.w, b.mul(place, self.size))
+
     def _following_panel(self, b: Builder, at: Places, turn: Turn) -> Value:
-        """Of this group, which the next sweep is likely to multiply: of the next lane block, channels or share."""
+        """Of the packed weights, the part that the next sweep is likely to multiply."""
+        plan = self.plan
+        lane_block, i = self._following(b, turn)
+        which = b.dot([(turn.group, plan.lane_blocks * plan.i_blocks), (lane_block, plan.i_blocks)])
+        which = b.add(which, i)
+        return b.beyond(at.shared, b.mul(which, plan.panel * plan.packed_bytes))
+
+    def _following(self, b: Builder, turn: Turn) -> tuple[Index, Index]:
+        """The next lane block, or the same one with the next channels, of this share or the next; of this group."""
         plan = self.plan
         wrapped = b.compare("sge", b.add(turn.block, 1), turn.last)
         i = b.select(wrapped, index(b.add(turn.i_block, 1)), index(turn.i_block))
@@ -103,6 +119,12 @@ class DataAhead:
         share = b.select(b.compare("sge", turn.last, plan.lane_blocks), index(0), index(turn.last))
         start = b.select(over, share, index(turn.first))
         lane_block = b.select(wrapped, start, index(b.add(turn.block, 1)))
-        which = b.dot([(turn.group, plan.lane_blocks * plan.i_blocks), (lane_block, plan.i_blocks)])
-        which = b.add(which, b.select(over, index(0), i))
-        return b.beyond(at.shared, b.mul(which, plan.panel * plan.packed_bytes))
+        return lane_block, b.select(over, index(0), i)
+
+
+def raw_lines(plan: DataPlan) -> Lines:
+    """Of the weights that a task packs for a sweep, as they lie."""
+    p, (_, out_step, in_step) = plan.problem, weights_steps(plan)
+    lanes, channels = min(plan.width, plan.out_channels), min(plan.i_block, plan.in_channels)
+    box = [(lanes, out_step), (channels, in_step), *zip(p.taps, p.w_strides[3:], strict=True)]
+    return lines_of([(extent, SIZES[p.dtype] * step) for extent, step in box])

@@ -47,3 +47,9 @@ def weights_steps(plan: DataPlan) -> tuple[int, int, int]:
     """Steps of w per group, output channel and input channel."""
     group, k, c = plan.problem.w_strides[:3]
     return (group, k, c) if plan.solves_y else (group, c, k)
+
+
+def weights_origin(plan: DataPlan, b: Builder, group: Index, block: Index, i_block: Index) -> Index:
+    """Where the weights of a block of lanes and a block of input channels begin in w."""
+    group_step, out_step, in_step = weights_steps(plan)
+    return b.add(lane_origin(plan, b, group, block, group_step, out_step), b.mul(i_block, plan.i_block * in_step))

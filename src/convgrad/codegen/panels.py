@@ -10,7 +10,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE, Isa
-from convgrad.codegen.lanes import lane_dims, lane_origin, weights_steps, whole_lanes
+from convgrad.codegen.lanes import lane_dims, lane_origin, weights_origin, weights_steps, whole_lanes
 from convgrad.codegen.module import round64
 from convgrad.codegen.packing import pack_weights_panel, staged_channels
 from convgrad.codegen.stages import Places, emit_part
@@ -74,8 +74,7 @@ class Panels:
         """The panel of a group, a block of lanes and a block of input channels; its bias if it is the first of them."""
         plan, p, (group, block, i_block) = self.plan, self.plan.problem, which
         group_step, out_step, in_step = weights_steps(plan)
-        origin = lane_origin(plan, b, group, block, group_step, out_step)
-        source = b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), STORAGE[p.dtype])
+        source = b.at(at.w, weights_origin(plan, b, group, block, i_block), STORAGE[p.dtype])
         channels = channels_of(plan, b, i_block)
         lanes = lane_dims(plan, block, b, group_step, out_step)
         if plan.runs == 1:
@@ -126,9 +125,8 @@ class Panels:
 
     def _unpacked(self, b: Builder, at: Places, group: Index, block: Index, i_block: Index) -> Value:
         """Where the weights of a sweep begin that reads them as they lie."""
-        plan, (group_step, out_step, in_step) = self.plan, weights_steps(self.plan)
-        origin = lane_origin(plan, b, group, block, group_step, out_step)
+        plan = self.plan
         if plan.problem.bias:
             with b.when(b.compare("eq", i_block, 0)):
                 pack_bias(plan, b, at, group, block, self._own_bias(b, at))
-        return b.at(at.w, b.add(origin, b.mul(i_block, plan.i_block * in_step)), self.kind)
+        return b.at(at.w, weights_origin(plan, b, group, block, i_block), self.kind)

@@ -162,6 +162,12 @@ class DataPlan(DataSlab):
         by_a_stage = not (self.spread or self.packs_weights or self.reads_weights)
         return by_a_stage and self.packed_bytes * self.weights_size > KEPT_BYTES
 
+    @property
+    def fetches_raw_weights(self) -> bool:
+        """Whether the weights that a task packs for its next sweep are asked for during one, as they lie."""
+        own = type(self) is DataPlan and self.packs_weights and not self.spread
+        return own and SIZES[self.problem.dtype] * prod(self.problem.shapes["w"]) > KEPT_BYTES
+
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
