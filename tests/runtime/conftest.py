@@ -42,7 +42,12 @@ def python(cache_folder):
         source = str(Path(next(iter(convgrad.__path__))).parent)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join((source, str(HERE))), **variables}
         return subprocess.Popen(
-            [sys.executable, "-W", FORKS, "-c", program], env=env, stdout=-1, stderr=-2, text=True, start_new_session=True
+            [sys.executable, "-W", FORKS, "-c", program],
+            env=env,
+            stdout=-1,
+            stderr=-2,
+            text=True,
+            start_new_session=True,
         )
 
     return start
