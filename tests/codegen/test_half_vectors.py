@@ -1,0 +1,148 @@
+"""Last vectors of channels and rows of which half is wanted: that half alone is computed, to the same bits."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from codegen.buffers import StridedArray
+from codegen.dense_problems import W, X, Y, problem_of
+from codegen.emitted import HOST_ISAS, run_here
+from codegen.random_problems import check_plan
+from convgrad.codegen import isa as instruction_sets
+from convgrad.codegen.half_vectors import dot_halves, lane_columns, row_columns, weights_halves
+from convgrad.codegen.lower import lower
+from convgrad.dtypes import numpy_dtype
+from convgrad.plan.choose import variants
+from convgrad.plan.data import DataPlan
+from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.machine import machine_for
+from convgrad.plan.weights import WeightsPlan
+
+pytestmark = pytest.mark.skipif("avx512" not in HOST_ISAS, reason="the processor has no AVX-512")
+BF16 = {"dtype": "bf16", "out_dtype": "bf16"}
+F64 = {"dtype": "f64", "out_dtype": "f64"}
+
+
+def image(unknown, channels, extent, taps=3, **others):
+    """A 3x3 layer, or another one, that keeps the extent."""
+    return problem_of(unknown, (extent, extent), (extent, extent), (taps, taps), channels=channels,
+                      **{"low": taps // 2, **others})  # fmt: skip
+
+
+CHANNELS = {  # vectors along channels, of data plans
+    "one block, copied": image(Y, (20, 24), 10, layout="NXC"),
+    "one block, copied, with bias": image(Y, (20, 24), 10, layout="NXC", bias=True),
+    "the last of several, copied": image(X, (72, 9), 7, layout="NCX"),
+    "the last of several, in place": image(Y, (20, 72), 12, layout="NXC"),
+    "as many vectors as before, in place": image(Y, (20, 120), 14, layout="NXC"),
+    "one wanted lane, in place": image(Y, (20, 81), 12, layout="NXC", bias=True),
+    "in place, f64": image(Y, (20, 36), 12, layout="NXC", **F64),
+    "sums that are fetched again": image(Y, (700, 40), 9, layout="NXC", accumulate=True),
+    "strides": problem_of(X, (19, 19), (9, 9), (3, 3), channels=(40, 20), stride=2, layout="NXC", low=0),
+    "from bf16 to bf16": image(Y, (20, 40), 12, layout="NCX", **BF16),
+}
+ROWS = {  # vectors along outputs
+    "in place": image(Y, (9, 20), 40, layout="NCX"),
+    "in place, with bias": image(Y, (9, 20), 40, layout="NCX", bias=True),
+    "copied": image(Y, (9, 20), 40, layout="NCX", accumulate=True),
+    "f64": image(Y, (9, 20), 20, layout="NCX", **F64),
+}
+WEIGHTS = {
+    "lanes of y": image(W, (37, 53), 12, layout="NXC"),
+    "lanes of y, added to what is there": image(W, (37, 53), 12, layout="NCX", accumulate=True),
+    "lanes of x": image(W, (40, 26), 12, layout="NXC"),
+    "f64": image(W, (37, 20), 12, layout="NXC", **F64),
+}
+
+
+def wanted_plan(problem, kind, isa="avx512", **fields):
+    """The best plan of exactly that kind."""
+    for plan in variants(problem, machine_for(isa)):
+        if type(plan) is kind and all(getattr(plan, name) == value for name, value in fields.items()):
+            return plan
+    raise AssertionError(f"no {kind.__name__} with {fields}")
+
+
+def checked(plan):
+    """Exact, at either guard page."""
+    for low in (False, True):
+        check_plan(plan.problem, plan, machine_for(plan.isa), low=low)
+
+
+def sums_of_halves(plan):
+    """Multiply-adds of half a vector that its code has."""
+    return len(re.findall(rf"call <{plan.lanes // 2} x \w+> @llvm.fma", lower(plan).ir))
+
+
+@pytest.mark.parametrize("problem", CHANNELS.values(), ids=CHANNELS)
+def test_channels(problem):
+    plan = wanted_plan(problem, DataPlan, pixels=False, spread=False)
+    _, halves = lane_columns(plan, last=True)
+    assert len(halves) == 1
+    assert lane_columns(plan, last=False) == (tuple(plan.all_vectors), frozenset())
+    assert sums_of_halves(plan) > 0
+    checked(plan)
+
+
+@pytest.mark.parametrize("problem", ROWS.values(), ids=ROWS)
+def test_rows(problem):
+    plan = wanted_plan(problem, DataPlan, pixels=True)
+    places = list(range(0, plan.tile[-1], plan.lanes))
+    assert plan.writes_in_place != problem.accumulate
+    assert row_columns(plan, places)[1]
+    assert sums_of_halves(plan) > 0
+    checked(plan)
+
+
+@pytest.mark.parametrize("problem", WEIGHTS.values(), ids=WEIGHTS)
+def test_weights(problem):
+    plan = wanted_plan(problem, WeightsPlan, spread=False, lane_blocks=1)
+    assert weights_halves(plan)
+    assert sums_of_halves(plan) > 0
+    checked(plan)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")])
+@pytest.mark.parametrize(
+    ("problem", "kind", "halves"),
+    [
+        (image(Y, (20, 24), 10, layout="NXC", **BF16), DotDataPlan, dot_halves),
+        (image(X, (40, 20), 10, layout="NCX", **BF16), DotDataPlan, dot_halves),
+        (image(W, (20, 24), 10, layout="NXC", **BF16), DotWeightsPlan, weights_halves),
+    ],
+    ids=["windows", "images", "weights"],
+)
+def test_dot_products(problem, kind, halves, isa):
+    plan = wanted_plan(problem, kind, isa)
+    assert halves(plan)
+    checked(plan)
+
+
+@pytest.mark.parametrize("half_empty", [7, 8])
+def test_more_than_half_is_a_whole_vector(half_empty):
+    plan = wanted_plan(image(Y, (20, 32 - half_empty), 10, layout="NXC"), DataPlan, pixels=False, spread=False)
+    assert bool(lane_columns(plan, last=True)[1]) == (half_empty == 8)
+    assert bool(sums_of_halves(plan)) == (half_empty == 8)
+
+
+@pytest.mark.parametrize("name", ["as many vectors as before, in place", "sums that are fetched again", "strides"])
+def test_bits_are_those_of_whole_vectors(name, monkeypatch):
+    plan = wanted_plan(CHANNELS[name], DataPlan, pixels=False, spread=False)
+    halved = bits(plan)
+    whole = replace(instruction_sets.ISAS["avx512"], halves=False)
+    monkeypatch.setitem(instruction_sets.ISAS, "avx512", whole)
+    assert sums_of_halves(plan) == 0
+    assert bits(plan) == halved
+
+
+def bits(plan):
+    """Of a result of random numbers."""
+    problem, rng = replace(plan.problem, bias=False), np.random.default_rng(0)
+    arrays = {}
+    for name, shape in problem.shapes.items():
+        arrays[name] = StridedArray(shape, problem.strides[name], numpy_dtype(problem.dtype))
+        arrays[name].view[...] = rng.standard_normal(shape)
+    run_here(lower(plan), machine_for(plan.isa), [*(arrays[name] for name in "xwy"), None])
+    return arrays[problem.unknown.value].view.tobytes()
