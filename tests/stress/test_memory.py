@@ -86,7 +86,7 @@ def test_ten_thousand_calls_leave_nothing_behind():
                 FUNCTIONS["Convolution"](x, w, groups=5)
             FUNCTIONS["ConvolutionBackwardData"](out, w, list(x.shape))
 
-    use(call.OFTEN + 1)  # the inline cache and its compiled functions are there for the life of the process
+    use(CALLS // 4)  # what is made once, such as the compiled functions of the inline cache, is made
     gc.collect()
     tracemalloc.start()
     try:
