@@ -15,7 +15,7 @@ from convgrad.plan.weights import WeightsPlan
 Columns = tuple[tuple[int, ...], frozenset[int]]  # where vectors begin, and which of them are halves
 
 
-def halves(plan: DataPlan) -> bool:
+def may_halve(plan: DataPlan) -> bool:
     """Whether tiles of a plan may have such vectors: those that store sums as they are."""
     out = plan.problem.out_dtype if plan.writes_in_place else plan.compute
     plain = type(plan) is DataPlan and not (plan.spread or plan.aligned or plan.past_caches)
@@ -25,7 +25,7 @@ def halves(plan: DataPlan) -> bool:
 def lane_columns(plan: DataPlan, *, last: bool) -> Columns:
     """Vectors of a block of lanes that are computed; `last`, of the last one, of which others compute a part."""
     vectors = tuple((last and plan.last_vectors) or plan.all_vectors)
-    rest = plan.out_channels % plan.lanes if last and halves(plan) else 0
+    rest = plan.out_channels % plan.lanes if last and may_halve(plan) else 0
     if not 0 < rest <= plan.lanes // 2:
         return vectors, frozenset()
     if not plan.lanes_begin_early:
@@ -42,7 +42,7 @@ def row_columns(plan: DataPlan, places: list[int]) -> Columns:
     end = (min if plan.writes_in_place else max)(counts)
     *before, place = places
     done = before[-1] + plan.lanes if before else 0
-    if not halves(plan) or max(counts) > plan.tile[-1] or not 0 < end - done <= plan.lanes // 2:
+    if not may_halve(plan) or max(counts) > plan.tile[-1] or not 0 < end - done <= plan.lanes // 2:
         return tuple(places), frozenset()
     half = end - plan.lanes // 2 if plan.writes_in_place else place
     return (*before, half), frozenset({len(before)})
