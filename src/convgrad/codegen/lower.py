@@ -40,6 +40,7 @@ LOWERINGS = {
     "InPlaceWeightsPlan": "in_place_weights",
     "WindowLanesPlan": "window_lanes",
     "PlaneRowsPlan": "plane_rows",
+    "PlaneDotsPlan": "plane_dots",
     "PlaneRowWeightsPlan": "plane_row_weights",
     "PlaneDataPlan": "plane_data",
     "PlaneWeightsPlan": "plane_weights",

@@ -1,0 +1,149 @@
+"""Lowering of a PlaneDotsPlan: a PlaneRowWeightsPlan whose products are dot products of pairs of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.codegen.interleave import pick
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, vector_of
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
+from convgrad.codegen.lower import lower
+from convgrad.codegen.module import Fallback, KernelModule
+from convgrad.codegen.guard import shared_with_guard
+from convgrad.codegen.plane_reads import Columns, RowReads
+from convgrad.codegen.plane_row_weights import PlaneRowSums
+from convgrad.codegen.plane_weights import PlaneSums, plane_stages
+from convgrad.codegen.splitting import Watch
+from convgrad.codegen.stages import Places
+from convgrad.codegen.verdict import Verdict
+from convgrad.plan.matrix import limits_of
+from convgrad.plan.plane_dots import PlaneDotsPlan
+from convgrad.plan.plane_rows import PlaneRowWeightsPlan
+from convgrad.plan.plane_weights import PlaneWeightsPlan
+
+
+def lower_plane_dots(plan: PlaneDotsPlan) -> KernelModule:
+    """Sums as of f32, a verdict on what they met, and the kernel that takes over where it is bad."""
+    assert plan.fallback is not None
+    module, sums = Module(), PlaneDotSums(plan)
+    stages = plane_stages(module, sums)
+    sums.verdict.emit(module)
+    return KernelModule(
+        ir=str(module), stages=stages, shared_bytes=sums.shared_bytes + sums.verdict.size,
+        scratch_bytes=sums.scratch_bytes, fallback=plane_fallback(plan.fallback, len(stages)),
+    )  # fmt: skip
+
+
+def plane_fallback(plan: PlaneWeightsPlan, after: int) -> Fallback:
+    """The kernel of a plan that takes over after so many stages of another one, which have written weights."""
+    sums = (PlaneRowSums if isinstance(plan, PlaneRowWeightsPlan) else PlaneSums)(plan)
+    return Fallback(
+        after=after, replaces=True, most_tasks=max(PAIR, prod(plan.grid)),
+        shared_bytes=shared_with_guard(plan, sums.shared_bytes), scratch_bytes=sums.scratch_bytes,
+        lower=lambda: lower(plan),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairReads(RowReads):
+    """Numbers of bf16 as they are stored, two windows for each lane of a sum, `step` numbers of the row apart.
+
+    What no window meets is zero, so that nothing but what was looked at meets the zeros of the other side.
+    """
+
+    windows: int  # of a row
+
+    @property
+    def stride(self) -> int:
+        """From one window to the next."""
+        return self.step // PAIR
+
+    @property
+    def bases(self) -> list[int]:
+        """Of whole windows."""
+        return sorted({offset // self.stride * self.stride for offset in self.offsets})
+
+    def vectors(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
+        """By offset, of the vector that begins with pair `first`; those that are nothing but zeros are left out."""
+        start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
+        many, found = PAIR * self.lanes, {}
+        zeros = Value(vector_of(many, kind), "zeroinitializer")
+        for base in self.bases:
+            read = [None] * self.stride if columns.whole else self._masks_of(base, columns)
+            if not any(mask is None or mask for mask in read):
+                continue
+            parts = [
+                zeros if mask == 0 else self._pairs(b, b.at(start, base + n * many, kind), mask)
+                for n, mask in enumerate(read)
+            ]
+            for offset in self.offsets:
+                if offset // self.stride * self.stride == base:
+                    wanted = [lane * self.stride + offset - base for lane in range(many)]
+                    found[offset] = parts[0] if self.stride == 1 else pick(b, parts, wanted)
+        return found
+
+    def _masks_of(self, base: int, columns: Columns) -> list[int | None]:
+        """Numbers, a bit each, that are read of every vector of a run."""
+        many, start = PAIR * self.lanes, self.step * columns.first + base
+        windows = min(PAIR * columns.lanes, self.windows - PAIR * columns.first)
+        wanted = [place // self.stride < windows and 0 <= start + place < self.image
+                  for place in range(self.stride * many)]  # fmt: skip
+        runs = (wanted[at : at + many] for at in range(0, len(wanted), many))
+        return [None if all(run) else sum(want << lane for lane, want in enumerate(run)) for run in runs]
+
+    def _pairs(self, b: Builder, address: Value, mask: int | None) -> Value:
+        many = PAIR * self.lanes
+        some = None if mask is None else Value(f"i{many}", str(mask))
+        return self.isa.load_bits(b, self.dtype, address, many, mask=some)
+
+
+class PlaneDotSums(PlaneRowSums):
+    """The stages."""
+
+    plan: PlaneDotsPlan
+
+    def __init__(self, plan: PlaneDotsPlan):
+        PlaneRowSums.__init__(self, plan)
+        self.unit = DOT_UNITS[plan.isa]()
+        p, inner, tasks = plan.problem, plan.axes[-1], prod(plan.grid)
+        self.x_reads = PairReads(
+            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=PAIR * inner.stride, image=inner.image,
+            offsets=plan.column_offsets, windows=inner.windows,
+        )  # fmt: skip
+        self.y_reads = PairReads(
+            isa=self.isa, compute=plan.compute, dtype=p.dtype, step=PAIR, image=inner.windows, offsets=(0,),
+            windows=inner.windows,
+        )  # fmt: skip
+        self.halves = range(1)
+        self.verdict = Verdict(limits_of(p.dtype), self.shared_bytes, tasks, tasks)
+        self.watches: dict[str, Watch] = {}
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """Watching both operands."""
+        self.watches = {name: Watch(b, self.plan.lanes, bf16=True) for name in "xy"}
+        PlaneRowSums.task(self, b, at, task)
+        self.verdict.note_first(b, at.shared, task, self.watches["x"])
+        self.verdict.note_second(b, at.shared, task, self.watches["y"])
+
+    def adds(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
+        """Both products of every pair."""
+        return self.unit.multiply_add(b, b.cast("bitcast", x, WORDS), b.cast("bitcast", y, WORDS), total)
+
+    def meets_x(self, b: Builder, vectors: dict[int, Value], rows: Sequence[int]) -> None:
+        """Look at what these rows of taps meet, unless others meet it, too."""
+        of_rows, of_columns = self.plan.watched_taps
+        if of_rows.isdisjoint(rows):
+            return
+        for column in sorted(of_columns):
+            offset = self.plan.column_offsets[column]
+            if offset in vectors:
+                self.watches["x"].note_bf16(b, vectors[offset])
+
+    def meets_y(self, b: Builder, vectors: dict[int, Value], first: int) -> None:
+        """Look at windows, with the first of all tiles that meet them."""
+        if first == 0:
+            self.watches["y"].note_bf16(b, vectors[0])
