@@ -12,14 +12,16 @@ from convgrad.codegen.ir_module import Index, Module, Value, vector_of
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
 from convgrad.codegen.lower import lower
-from convgrad.codegen.module import Fallback, KernelModule
+from convgrad.codegen.module import CALL_FIELDS, Fallback, KernelModule
 from convgrad.codegen.guard import shared_with_guard
 from convgrad.codegen.plane_reads import Columns, RowReads
 from convgrad.codegen.plane_row_weights import PlaneRowSums
 from convgrad.codegen.plane_weights import PlaneSums, plane_stages
-from convgrad.codegen.splitting import Watch
+from convgrad.codegen.scan import any_not_finite
+from convgrad.codegen.splitting import LeastWatch
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
+from convgrad.plan.guard import whole
 from convgrad.plan.matrix import limits_of
 from convgrad.plan.plane_dots import PlaneDotsPlan
 from convgrad.plan.plane_rows import PlaneRowWeightsPlan
@@ -31,7 +33,7 @@ def lower_plane_dots(plan: PlaneDotsPlan) -> KernelModule:
     assert plan.fallback is not None
     module, sums = Module(), PlaneDotSums(plan)
     stages = plane_stages(module, sums)
-    sums.verdict.emit(module)
+    sums.verdict.emit(module, sums.not_finite)
     return KernelModule(
         ir=str(module), stages=stages, shared_bytes=sums.shared_bytes + sums.verdict.size,
         scratch_bytes=sums.scratch_bytes, fallback=plane_fallback(plan.fallback, len(stages)),
@@ -69,21 +71,26 @@ class PairReads(RowReads):
 
     def vectors(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
         """By offset, of the vector that begins with pair `first`; those that are nothing but zeros are left out."""
+        return self.picked(b, self.runs(b, row, first, columns))
+
+    def runs(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, list[Value]]:
+        """By base, what is read of the row."""
         start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
         many, found = PAIR * self.lanes, {}
-        zeros = Value(vector_of(many, kind), "zeroinitializer")
         for base in self.bases:
             read = [None] * self.stride if columns.whole else self._masks_of(base, columns)
-            if not any(mask is None or mask for mask in read):
-                continue
-            parts = [
-                zeros if mask == 0 else self._pairs(b, b.at(start, base + n * many, kind), mask)
-                for n, mask in enumerate(read)
-            ]
-            for offset in self.offsets:
-                if offset // self.stride * self.stride == base:
-                    wanted = [lane * self.stride + offset - base for lane in range(many)]
-                    found[offset] = parts[0] if self.stride == 1 else pick(b, parts, wanted)
+            if any(mask is None or mask for mask in read):
+                found[base] = [self._pairs(b, b.at(start, base + n * many, kind), mask) for n, mask in enumerate(read)]
+        return found
+
+    def picked(self, b: Builder, runs: dict[int, list[Value]]) -> dict[int, Value]:
+        """By offset, what of these is met."""
+        found = {}
+        for offset in self.offsets:
+            base = offset // self.stride * self.stride
+            if base in runs:
+                wanted = [lane * self.stride + offset - base for lane in range(PAIR * self.lanes)]
+                found[offset] = runs[base][0] if self.stride == 1 else pick(b, runs[base], wanted)
         return found
 
     def _masks_of(self, base: int, columns: Columns) -> list[int | None]:
@@ -97,6 +104,8 @@ class PairReads(RowReads):
 
     def _pairs(self, b: Builder, address: Value, mask: int | None) -> Value:
         many = PAIR * self.lanes
+        if mask == 0:
+            return Value(vector_of(many, STORAGE[self.dtype]), "zeroinitializer")
         some = None if mask is None else Value(f"i{many}", str(mask))
         return self.isa.load_bits(b, self.dtype, address, many, mask=some)
 
@@ -120,30 +129,38 @@ class PlaneDotSums(PlaneRowSums):
         )  # fmt: skip
         self.halves = range(1)
         self.verdict = Verdict(limits_of(p.dtype), self.shared_bytes, tasks, tasks)
-        self.watches: dict[str, Watch] = {}
+        self.watches: dict[str, LeastWatch] = {}
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Watching both operands."""
-        self.watches = {name: Watch(b, self.plan.lanes, bf16=True) for name in "xy"}
+        self.watches = {name: LeastWatch(b, self.plan.lanes) for name in "xy"}
         PlaneRowSums.task(self, b, at, task)
         self.verdict.note_first(b, at.shared, task, self.watches["x"])
         self.verdict.note_second(b, at.shared, task, self.watches["y"])
+
+    def not_finite(self, b: Builder, call: Value) -> Value:
+        """Whether a sum met an infinity or NaN, which it then is itself."""
+        p = self.plan.problem
+        weights = b.load("ptr", b.at(call, CALL_FIELDS.index("w"), "i64"), 8)
+        return any_not_finite(b, self.isa, p.out_dtype, weights, [whole(p, "w")])
 
     def adds(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
         """Both products of every pair."""
         return self.unit.multiply_add(b, b.cast("bitcast", x, WORDS), b.cast("bitcast", y, WORDS), total)
 
-    def meets_x(self, b: Builder, vectors: dict[int, Value], rows: Sequence[int]) -> None:
+    def read_x(self, b: Builder, row: Value, i: Index, columns: Columns, taps: Sequence[int]) -> dict[int, Value]:
         """Look at what these rows of taps meet, unless others meet it, too."""
-        of_rows, of_columns = self.plan.watched_taps
-        if of_rows.isdisjoint(rows):
-            return
-        for column in sorted(of_columns):
-            offset = self.plan.column_offsets[column]
-            if offset in vectors:
-                self.watches["x"].note_bf16(b, vectors[offset])
+        runs = self.x_reads.runs(b, row, i, columns)
+        if not self.plan.watched_rows.isdisjoint(taps):
+            for base in self.plan.watched_bases.intersection(runs):
+                for vector in runs[base]:
+                    if vector.text != "zeroinitializer":
+                        self.watches["x"].note_bf16(b, vector)
+        return self.x_reads.picked(b, runs)
 
-    def meets_y(self, b: Builder, vectors: dict[int, Value], first: int) -> None:
-        """Look at windows, with the first of all tiles that meet them."""
+    def read_y(self, b: Builder, row: Value, i: Index, columns: Columns, first: int) -> dict[int, Value]:
+        """Look at windows with the first of all tiles that meet them."""
+        vectors = self.y_reads.vectors(b, row, i, columns)
         if first == 0:
             self.watches["y"].note_bf16(b, vectors[0])
+        return vectors

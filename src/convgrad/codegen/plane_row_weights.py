@@ -151,8 +151,7 @@ class PlaneRowSums(PlaneSums):
                 there = b.at(self.y, place, kind)
                 if plan.fetches_ahead and taps.start == 0:
                     self._fetch(b, "y", there, i)
-                windows[n] = self.y_reads.vectors(b, there, i, columns)
-                self.meets_y(b, windows[n], taps.start)
+                windows[n] = self.read_y(b, there, i, columns, taps.start)
             return windows[n][half]
 
         offsets = plan.row_offsets(rows, taps.start, len(taps))
@@ -164,8 +163,7 @@ class PlaneRowSums(PlaneSums):
                 there = b.select(b.compare("ult", place, row.image), there, self.zeros)
             if plan.fetches_ahead and taps.start == 0 and offset in new:
                 self._fetch(b, "x", there, i)
-            vectors = self.x_reads.vectors(b, there, i, columns)
-            self.meets_x(b, vectors, [taps.start + r for _, r in met])
+            vectors = self.read_x(b, there, i, columns, [taps.start + r for _, r in met])
             for (c, at), half in product(enumerate(plan.column_offsets), self.halves):
                 for n, r in met if at + half in vectors else ():
                     sums[r, c] = self.adds(b, vectors[at + half], window(n, half), sums[r, c])
@@ -175,11 +173,13 @@ class PlaneRowSums(PlaneSums):
         """Products of a vector of x and one of y."""
         return self.isa.multiply_add(b, x, y, total)
 
-    def meets_x(self, b: Builder, vectors: dict[int, Value], rows: Sequence[int]) -> None:
-        """Told of what was read of x, by offset, and which rows of taps meet it."""
+    def read_x(self, b: Builder, row: Value, i: Index, columns: Columns, taps: Sequence[int]) -> dict[int, Value]:
+        """Vectors of a row of x, by offset; it is met at these rows of taps."""
+        return self.x_reads.vectors(b, row, i, columns)
 
-    def meets_y(self, b: Builder, vectors: dict[int, Value], first: int) -> None:
-        """Told of windows that were read, for a tile whose first row of taps is this one."""
+    def read_y(self, b: Builder, row: Value, i: Index, columns: Columns, first: int) -> dict[int, Value]:
+        """Vectors of a row of windows, for a tile whose first row of taps is this one."""
+        return self.y_reads.vectors(b, row, i, columns)
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index) -> None:
         """Of a row of a tensor what lies by windows i on some tiles further on, into L2."""

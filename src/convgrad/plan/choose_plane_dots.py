@@ -20,12 +20,12 @@ from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 
-MOST_ROWS = 8  # of windows, in a tile
+MOST_ROWS, MOST_STRIDED_ROWS = 6, 2  # of windows, in a tile; what is picked of more rows is spilled
+MOST_TAPS = 81
 MOST_PRODUCTS = 350  # of a tile
-WATCHED = 5  # registers of what is looked at
+WATCHED = 3  # registers of what is looked at
 CROSSING = 1.7  # cycles of a vector from L1, most of which lie in two lines
-LOOKED = 2.0  # cycles to look at a vector, that products do not hide
-WAITING = 1.25  # cycles per predicted one
+LOOKED = 1.0  # cycles to look at a vector
 TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of sums, of a row of x
 PLANE = 10.0  # cycles of a block of a plane besides
 READ = 0.25  # of what moving a number takes, where tiles wait for it
@@ -36,7 +36,7 @@ def plane_dots_candidates(
 ) -> Iterator[tuple[float, PlaneDotsPlan]]:
     """Predicted cycles and the plan for W, of bf16 that is not added to what is there."""
     p = problem
-    if p.dtype != "bf16" or p.accumulate or not machine.has_dots or not in_rows(p, machine):
+    if p.dtype != "bf16" or p.accumulate or not machine.has_dots or not in_rows(p, machine, MOST_TAPS):
         return
     if p.stride[-1] > MOST_PHASES:
         return
@@ -52,7 +52,7 @@ def plane_dots_candidates(
     )  # fmt: skip
     found = []
     for tap_rows in {rows for many in range(1, row.taps + 1) for rows, _ in tap_pieces(row.taps, many)}:
-        for rows in even_rows(row.windows, MOST_ROWS):
+        for rows in even_rows(row.windows, MOST_ROWS if inner.stride == 1 else MOST_STRIDED_ROWS):
             whole = -(-row.windows // rows) * rows
             outer = (1, *(axis.windows for axis in axes[1:-2]))
             plan = replace(base, tap_rows=tap_rows, rows=rows, block=(*outer, whole, width))
@@ -84,7 +84,7 @@ def _cycles(plan: PlaneDotsPlan) -> float:
     for rows, many in ((plan.rows, whole), (rest, 1)):
         if not rows:
             continue
-        cycles, looked = 0.0, rows * (1 + len(plan.watched_taps[0]) * len(plan.watched_taps[1]))
+        cycles, looked = 0.0, rows * (1 + len(plan.watched_rows) * len(plan.watched_bases) * step)
         for tap_rows, pieces in plan.tap_pieces:
             met = len(plan.row_offsets(rows, 0, tap_rows))
             products = rows * tap_rows * inner.taps + met * len(offsets) * (step - 1)
@@ -94,4 +94,4 @@ def _cycles(plan: PlaneDotsPlan) -> float:
     deep = prod(axis.windows * axis.taps for axis in plan.axes[1:-2])
     sums = 2 * STORE * plan.taps + PLANE
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return WAITING * p.groups * p.batch * (of_plane * deep + sums) + read + LOOK
+    return p.groups * p.batch * (of_plane * deep + sums) + read + LOOK

@@ -92,7 +92,7 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
     return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
 
-def in_rows(p: ConvProblem, machine: Machine) -> bool:
+def in_rows(p: ConvProblem, machine: Machine, most: int = MOST_TAPS) -> bool:
     """Whether one channel meets one, and rows of few taps lie side by side, where masks cost nothing.
 
     A single axis gains nothing: its rows are images, which lie apart.
@@ -101,7 +101,7 @@ def in_rows(p: ConvProblem, machine: Machine) -> bool:
         return False
     if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
         return False
-    return prod(p.taps[-2:]) <= MOST_TAPS and p.taps[-1] <= MOST_COLUMNS
+    return prod(p.taps[-2:]) <= most and p.taps[-1] <= MOST_COLUMNS
 
 
 def _is_spread(plan: PlaneRowsPlan) -> bool:

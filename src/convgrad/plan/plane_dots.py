@@ -36,10 +36,17 @@ class PlaneDotsPlan(PlaneRowWeightsPlan):
         return -(-self.axes[-1].windows // self.together)
 
     @property
-    def watched_taps(self) -> tuple[frozenset[int], frozenset[int]]:
-        """Rows and columns of taps that meet all numbers of x that any tap meets: others need not look at them."""
-        row, inner = (taps_that_meet_all(axis) for axis in self.axes[-2:])
-        return row, inner
+    def watched_rows(self) -> frozenset[int]:
+        """Of taps, that meet all rows of x that any meets: the others need not look at them."""
+        axis = self.axes[-2]
+        return enough([axis.dilation * r - axis.low for r in range(axis.taps)], axis, 1)
+
+    @property
+    def watched_bases(self) -> frozenset[int]:
+        """Places from which on a row is read for the first window, such that all is read that is met."""
+        axis = self.axes[-1]
+        bases = sorted({offset // axis.stride * axis.stride for offset in self.column_offsets})
+        return frozenset(bases[n] for n in enough(bases, axis, axis.stride))
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
@@ -57,14 +64,17 @@ class PlaneDotsPlan(PlaneRowWeightsPlan):
         return "\n".join([told, *watched(self.fallback)])
 
 
-def taps_that_meet_all(axis: WindowAxis) -> frozenset[int]:
-    """The fewest taps, of up to two, whose windows meet all elements of an axis that are met; else all of them."""
+def enough(offsets: Sequence[int], axis: WindowAxis, length: int) -> frozenset[int]:
+    """Numbers of the fewest offsets, if two or one will do, from which windows read what they read from all of them.
 
-    def met(taps: Iterable[int]) -> set[int]:
-        places = (axis.stride * p + axis.dilation * r - axis.low for r in taps for p in range(axis.windows))
-        return {place for place in places if 0 <= place < axis.image}
+    Each reads so many elements.
+    """
 
-    every = range(axis.taps)
-    wanted = met(every)
-    some: Iterable[Sequence[int]] = (taps for many in (1, 2) for taps in combinations(every, many))
-    return frozenset(next((taps for taps in some if met(taps) == wanted), every))
+    def read(some: Iterable[int]) -> set[int]:
+        starts = (axis.stride * p + offsets[n] for n in some for p in range(axis.windows))
+        return {place for start in starts for place in range(max(0, start), min(start + length, axis.image))}
+
+    every = range(len(offsets))
+    wanted = read(every)
+    subsets = (some for many in (1, 2) for some in combinations(every, many))
+    return frozenset(next((some for some in subsets if read(some) == wanted), every))
