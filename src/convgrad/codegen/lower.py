@@ -37,6 +37,7 @@ LOWERINGS = {
     "GroupWeightsPlan": "group_weights",
     "RunWeightsPlan": "run_weights",
     "RowWeightsPlan": "row_weights",
+    "InPlaceDotsPlan": "in_place_dots",
     "InPlaceWeightsPlan": "in_place_weights",
     "WindowLanesPlan": "window_lanes",
     "PlaneRowsPlan": "plane_rows",

@@ -4,50 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, vector_of
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
-from convgrad.codegen.lower import lower
-from convgrad.codegen.module import CALL_FIELDS, Fallback, KernelModule
-from convgrad.codegen.guard import shared_with_guard
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.pair_watch import PairWatch
 from convgrad.codegen.plane_reads import Columns, RowReads
 from convgrad.codegen.plane_row_weights import PlaneRowSums
-from convgrad.codegen.plane_weights import PlaneSums, plane_stages
-from convgrad.codegen.scan import any_not_finite
-from convgrad.codegen.splitting import LeastWatch
+from convgrad.codegen.plane_weights import PlaneSums, plane_kernel
 from convgrad.codegen.stages import Places
-from convgrad.codegen.verdict import Verdict
-from convgrad.plan.guard import whole
-from convgrad.plan.matrix import limits_of
 from convgrad.plan.plane_dots import PlaneDotsPlan
 from convgrad.plan.plane_rows import PlaneRowWeightsPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
 
 
 def lower_plane_dots(plan: PlaneDotsPlan) -> KernelModule:
     """Sums as of f32, a verdict on what they met, and the kernel that takes over where it is bad."""
-    assert plan.fallback is not None
     module, sums = Module(), PlaneDotSums(plan)
-    stages = plane_stages(module, sums)
-    sums.verdict.emit(module, sums.not_finite)
-    return KernelModule(
-        ir=str(module), stages=stages, shared_bytes=sums.shared_bytes + sums.verdict.size,
-        scratch_bytes=sums.scratch_bytes, fallback=plane_fallback(plan.fallback, len(stages)),
-    )  # fmt: skip
-
-
-def plane_fallback(plan: PlaneWeightsPlan, after: int) -> Fallback:
-    """The kernel of a plan that takes over after so many stages of another one, which have written weights."""
-    sums = (PlaneRowSums if isinstance(plan, PlaneRowWeightsPlan) else PlaneSums)(plan)
-    return Fallback(
-        after=after, replaces=True, most_tasks=max(PAIR, prod(plan.grid)),
-        shared_bytes=shared_with_guard(plan, sums.shared_bytes), scratch_bytes=sums.scratch_bytes,
-        lower=lambda: lower(plan),
-    )  # fmt: skip
+    kernel = plane_kernel(module, sums)
+    rows = isinstance(plan.fallback, PlaneRowWeightsPlan)
+    assert plan.fallback is not None
+    return sums.watch.complete(module, kernel, (PlaneRowSums if rows else PlaneSums)(plan.fallback))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +97,7 @@ class PlaneDotSums(PlaneRowSums):
     def __init__(self, plan: PlaneDotsPlan):
         PlaneRowSums.__init__(self, plan)
         self.unit = DOT_UNITS[plan.isa]()
-        p, inner, tasks = plan.problem, plan.axes[-1], prod(plan.grid)
+        p, inner = plan.problem, plan.axes[-1]
         self.x_reads = PairReads(
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=PAIR * inner.stride, image=inner.image,
             offsets=plan.column_offsets, windows=inner.windows,
@@ -128,21 +107,13 @@ class PlaneDotSums(PlaneRowSums):
             windows=inner.windows,
         )  # fmt: skip
         self.halves = range(1)
-        self.verdict = Verdict(limits_of(p.dtype), self.shared_bytes, tasks, tasks)
-        self.watches: dict[str, LeastWatch] = {}
+        self.watch = PairWatch(plan, self.shared_bytes)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Watching both operands."""
-        self.watches = {name: LeastWatch(b, self.plan.lanes) for name in "xy"}
+        self.watch.begin(b)
         PlaneRowSums.task(self, b, at, task)
-        self.verdict.note_first(b, at.shared, task, self.watches["x"])
-        self.verdict.note_second(b, at.shared, task, self.watches["y"])
-
-    def not_finite(self, b: Builder, call: Value) -> Value:
-        """Whether a sum met an infinity or NaN, which it then is itself."""
-        p = self.plan.problem
-        weights = b.load("ptr", b.at(call, CALL_FIELDS.index("w"), "i64"), 8)
-        return any_not_finite(b, self.isa, p.out_dtype, weights, [whole(p, "w")])
+        self.watch.end(b, at.shared, task)
 
     def adds(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
         """Both products of every pair."""
@@ -154,13 +125,12 @@ class PlaneDotSums(PlaneRowSums):
         if not self.plan.watched_rows.isdisjoint(taps):
             for base in self.plan.watched_bases.intersection(runs):
                 for vector in runs[base]:
-                    if vector.text != "zeroinitializer":
-                        self.watches["x"].note_bf16(b, vector)
+                    self.watch.note(b, "x", vector)
         return self.x_reads.picked(b, runs)
 
     def read_y(self, b: Builder, row: Value, i: Index, columns: Columns, first: int) -> dict[int, Value]:
         """Look at windows with the first of all tiles that meet them."""
         vectors = self.y_reads.vectors(b, row, i, columns)
         if first == 0:
-            self.watches["y"].note_bf16(b, vectors[0])
+            self.watch.note(b, "y", vectors[0])
         return vectors

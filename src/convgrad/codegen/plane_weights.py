@@ -15,7 +15,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule, Stage, round64
+from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.plane_slab import PlaneBox, plane_box
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.sums import pairwise
@@ -32,22 +32,19 @@ def lower_plane_weights(plan: PlaneWeightsPlan) -> KernelModule:
 
 def lower_plane_sums(sums: PlaneSums) -> KernelModule:
     """Whatever forms them."""
-    module = Module()
-    stages = plane_stages(module, sums)
-    return KernelModule(
-        ir=str(module), stages=stages, shared_bytes=sums.shared_bytes, scratch_bytes=sums.scratch_bytes
-    )  # fmt: skip
+    return plane_kernel(Module(), sums)
 
 
-def plane_stages(module: Module, sums: PlaneSums) -> tuple[Stage, ...]:
-    """Their stages."""
+def plane_kernel(module: Module, sums: PlaneSums) -> KernelModule:
+    """Of a module that may hold more than these stages."""
     plan = sums.plan
     plan.validate()
     stages = [emit_stage(module, "sums", prod(plan.grid), sums.scratch_bytes, sums.task)]
-    if plan.chunks > 1 or plan.problem.bias_gradient:
-        tasks = (plan.chunks > 1) + bool(plan.problem.bias_gradient)
-        stages.append(emit_stage(module, "finish", tasks, sums.scratch_bytes, sums.finish))
-    return tuple(stages)
+    if sums.finish_tasks:
+        stages.append(emit_stage(module, "finish", sums.finish_tasks, sums.scratch_bytes, sums.finish))
+    return KernelModule(
+        ir=str(module), stages=tuple(stages), shared_bytes=sums.shared_bytes, scratch_bytes=sums.scratch_bytes
+    )  # fmt: skip
 
 
 class PlaneSums:
@@ -70,6 +67,11 @@ class PlaneSums:
         self.write = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )
+
+    @property
+    def finish_tasks(self) -> int:
+        """Of the second stage, if there is one."""
+        return (self.plan.chunks > 1) + bool(self.plan.problem.bias_gradient)
 
     @property
     def shared_bytes(self) -> int:
