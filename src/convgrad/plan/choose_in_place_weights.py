@@ -29,6 +29,7 @@ READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from,
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
 IN_PLACE = 0.8  # of the cycles predicted of steps: copies, which others make, take longer than is predicted of them
+BY_DOTS = 0.7  # of those of dot products: what others of these are predicted to take is less than it is
 TAIL, ROW_TAIL = 80.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
 LOOKED = 2.2  # cycles to look at a vector
@@ -66,7 +67,7 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         yield found
         if problem.dtype == "bf16" and machine.has_dots and not problem.accumulate:
             for cycles, by_dots in _best(as_kind(InPlaceDotsPlan, plan, fallback=found[1]), machine):
-                yield cycles + _looking(by_dots), by_dots
+                yield BY_DOTS * cycles + _looking(by_dots), by_dots
 
 
 def _best(plan: Plan, machine: Machine) -> Iterator[tuple[float, Plan]]:

@@ -1,0 +1,122 @@
+"""Weights gradients by dot products of windows side by side, read where they lie: exactly, and nothing beside them."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from codegen.dense_problems import W, problem_of
+from codegen.dot_cases import EMULATED, HERE, check_watched, needs_dots
+from codegen.emitted import load_here
+from codegen.matrix_checks import BF16_KINDS, check_kind, check_one_number, data, run
+from codegen.random_problems import altered, check_plan
+from codegen.test_plane_rows import AXES
+from codegen.test_plane_rows import problem_of as plane_problem
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import variants
+from convgrad.plan.in_place_dots import InPlaceDotsPlan
+from convgrad.plan.machine import machine_for
+from convgrad.plan.plane_dots import PlaneDotsPlan
+
+pytestmark = needs_dots
+PLANES = AXES | {
+    "rows of odd length": ((9, 37), (9, 37), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "rows of odd length, no pads": ((13, 45), (11, 43), (3, 3), (1, 1), (1, 1), (0, 0)),
+    "gaps between windows": ((40, 120), (10, 30), (2, 3), (4, 4), (1, 1), (0, 1)),
+    "rows of taps in pieces": ((12, 30), (12, 30), (9, 9), (1, 1), (1, 1), (4, 4)),
+}
+IN_PLACE = {  # extents, taps, channels, dilation, low pad
+    "planes": ((11, 14), (3, 3), (4, 4), 1, 1),
+    "odd planes": ((7, 9), (3, 3), (2, 5), 1, 1),
+    "even taps": ((9, 33), (2, 4), (3, 2), 1, (1, 2)),
+    "dilation": ((12, 17), (3, 3), (3, 8), 2, 2),
+    "one axis": ((331,), (5,), (4, 4), 1, 2),
+    "three axes": ((4, 6, 10), (3, 3, 3), (2, 2), 1, 1),
+    "one image row": ((1, 40), (1, 3), (2, 3), 1, (0, 1)),
+}
+
+
+def in_place_problem(name, **more):
+    extent, taps, channels, dilation, low = IN_PLACE[name]
+    sizes = {"channels": channels, "groups": 3, "batch": 2, "dilation": dilation, "low": low}
+    return problem_of(W, extent, extent, taps, **sizes, dtype="bf16", **more)
+
+
+KINDS = [PlaneDotsPlan, InPlaceDotsPlan]
+BF16 = {"dtype": "bf16", "out_dtype": "f32"}
+
+
+def problems(kind, **more):
+    if kind is PlaneDotsPlan:
+        return {name: plane_problem(W, axes, dtype="bf16", **more) for name, axes in PLANES.items()}
+    return {name: in_place_problem(name, **more) for name in IN_PLACE}
+
+
+def plan_of(problem, kind, isa=None):
+    return next((plan for plan in variants(problem, machine_for(isa or HERE[-1])) if isinstance(plan, kind)), None)
+
+
+MORE = [{"out_dtype": "f32"}, {"out_dtype": "bf16", "bias_gradient": "y"}, {"bias_gradient": "x"}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_exact_at_either_guard_page(kind):
+    """As planned or in other blocks, with either type of weights and sums of either tensor."""
+    tried = 0
+    for seed, name in enumerate(problems(kind)):
+        problem = problems(kind, **MORE[seed % len(MORE)])[name]
+        plan = plan_of(problem, kind)
+        if plan is not None:
+            some = altered(plan, np.random.default_rng(seed)) if seed % 2 else plan
+            check_plan(problem, some, machine_for(HERE[-1]), seed, low=bool(seed // 2 % 2))
+            tried += 1
+    assert tried == len(problems(kind))
+
+
+@pytest.mark.skipif(len(HERE) < 2, reason="no dot products here")
+@pytest.mark.parametrize("kind", KINDS)
+def test_emulated_dot_products_give_the_same_bits(kind):
+    for problem in list(problems(kind).values())[1::6]:
+        plans = [plan_of(problem, kind, isa) for isa in HERE]
+        given = data(problem, np.random.default_rng(1), lambda rng, s: rng.standard_normal(s))
+        one, other = (run(plan, given) for plan in plans)
+        assert one[0].tobytes() == other[0].tobytes()
+        assert not one[1]
+
+
+SMALL = {
+    PlaneDotsPlan: plane_problem(W, ((3, 7), (3, 7), (3, 3), (1, 1), (1, 1), (1, 1)), groups=1, batch=1, **BF16),
+    InPlaceDotsPlan: problem_of(W, (2, 3, 5), (2, 3, 5), (3, 1, 3), channels=(2, 1), low=(1, 0, 1), **BF16),
+}
+STRIDED = plane_problem(W, ((5, 10), (3, 5), (3, 3), (2, 2), (1, 1), (1, 1)), groups=1, batch=1, **BF16)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_that_dot_products_take_differently_are_computed_on_vectors(kind):
+    plan = plan_of(SMALL[kind], kind, EMULATED)
+    check_watched(plan)
+    for data_kind in BF16_KINDS:
+        check_kind(plan, data_kind)
+    for side, value in product((0, 1), (-np.inf, np.nan, 2.0**-133)):
+        check_one_number(plan, side, value)
+
+
+@pytest.mark.parametrize("problem", [*SMALL.values(), STRIDED], ids=["plane", "in place", "stride 2"])
+def test_every_denormal_is_seen(problem):
+    """Wherever a window meets one; dot products take it for zero."""
+    plan = next(plan_of(problem, kind, EMULATED) for kind in KINDS if plan_of(problem, kind, EMULATED))
+    module = lower(plan)
+    made = module, load_here(module, machine_for(EMULATED))
+    ones = data(problem, None, lambda _, shape: np.ones(shape))
+    for name, values in ones.items():
+        for place in range(values.size):
+            given = {n: v.copy() for n, v in ones.items()}
+            given[name].flat[place] = -(2.0**-133)
+            assert run(plan, given, made=made)[1], f"not seen at {np.unravel_index(place, values.shape)} of {name}"
+
+
+def test_what_is_added_to_is_computed_on_vectors():
+    for kind in KINDS:
+        assert plan_of(replace(SMALL[kind], accumulate=True), kind) is None
+
