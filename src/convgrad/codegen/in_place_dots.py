@@ -8,74 +8,63 @@ from convgrad.codegen.in_place_weights import InPlaceSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.isa.dots import DOT_UNITS, WORDS
+from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.pair_watch import PairWatch
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights import emit_weights
-from convgrad.plan.in_place_dots import InPlaceDotsPlan
+from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 
 
 def lower_in_place_dots(plan: InPlaceDotsPlan) -> KernelModule:
     """Sums of vectors, whose lanes are added on the way to the weights, and what takes over where numbers are bad."""
-    module, sums = Module(), InPlaceDotSums(plan)
+    assert plan.fallback is not None
+    return lower_watched(InPlaceDotSums(plan), InPlaceSums(plan.fallback))
+
+
+def lower_watched(sums: WatchedSums, instead: InPlaceSums) -> KernelModule:
+    """The kernel of a plan, and of the one that takes over."""
+    module = Module()
     stages, shared, scratch = emit_weights(module, sums)
     kernel = KernelModule(ir="", stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-    assert plan.fallback is not None
-    return sums.watch.complete(module, kernel, InPlaceSums(plan.fallback))
+    return sums.watch.complete(module, kernel, instead)
 
 
-class InPlaceDotSums(InPlaceSums):
-    """The first stage."""
+class WatchedSums(InPlaceSums):
+    """The first stage, which looks at the numbers of a block before it multiplies them."""
 
-    plan: InPlaceDotsPlan
-
-    def __init__(self, plan: InPlaceDotsPlan):
+    def __init__(self, plan: InPlaceDotsPlan | RowDotsPlan):
         self.unit = DOT_UNITS[plan.isa]()
-        InPlaceSums.__init__(self, plan)
+        super().__init__(plan)
         self.watch = PairWatch(plan, self.shared_bytes)
-
-    def _tile_of_taps(self, first: int) -> Tile:
-        return replace(InPlaceSums._tile_of_taps(self, first), loads=self._load, adds=self.unit.multiply_add)
-
-    def _load(self, b: Builder, dtype: str, address: Value, lanes: int, *, mask: Value | None = None) -> Value:
-        """Pairs, of which a mask holds either half."""
-        return b.cast("bitcast", self.isa.load_bits(b, dtype, address, self.plan.together * lanes, mask=mask), WORDS)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Watching both operands."""
         self.watch.begin(b)
-        InPlaceSums.task(self, b, at, task)
+        super().task(b, at, task)
         self.watch.end(b, at.shared, task)
 
     def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
-        """Look at what is about to be multiplied."""
         for name in "xy":
             self._look(b, at, name, starts)
-        InPlaceSums._in_place(self, b, at, starts)
+        super()._in_place(b, at, starts)
 
     def _look(self, b: Builder, at: Places, name: str, starts: list[Index]) -> None:
         """At a block of a tensor, of planes that its windows meet; what they meet beside it is of other blocks."""
         plan, p, outer = self.plan, self.plan.problem, len(self.plan.outer)
         strides = (p.strides[name][0], *p.strides[name][3:])
         channels, kind = p.shapes[name][2], STORAGE[p.dtype]
-        axis, start = plan.axes[outer], starts[outer]
-        rest = b.minimum(b.sub(axis.windows, start), plan.block[outer])
-        many, first = (rest, start) if len(plan.flat) == 1 else (b.mul(rest, plan.pitch), b.mul(start, plan.pitch))
-        base = b.at(at.of(name), b.add(b.mul(self.bundle, p.strides[name][1]), first), kind)
+        first, count = self._block_of(b, name, starts[outer])
+        row = p.shapes[name][-1] if len(plan.flat) > 1 else 1
+        if strides[outer] == row:  # one run
+            count, row = 1, b.mul(count, row)
+        base = b.at(at.of(name), b.add(b.mul(self.bundle, p.strides[name][1]), b.mul(first, strides[outer])), kind)
 
         def channel(c: Index, plane: Value) -> None:
-            run = b.at(plane, b.mul(c, p.strides[name][2]), kind)
-            whole = b.mul(b.floor_div(many, plan.window_lanes), plan.window_lanes)
-            b.loop(0, whole, lambda i, _: note(b.at(run, i, kind), None), step=plan.window_lanes, name="look")
-            left = b.sub(many, whole)
-            if left != 0:
-                with b.when(b.compare("sgt", left, 0)):
-                    note(b.at(run, whole, kind), index(left))
-
-        def note(address: Value, count: Value | None) -> None:
-            self.watch.note(b, name, self.isa.load_bits(b, p.dtype, address, plan.window_lanes, count))
+            here = b.at(plane, b.mul(c, p.strides[name][2]), kind)
+            b.loop(0, count, lambda j, _: self._look_along(b, name, b.at(here, b.mul(j, strides[outer]), kind), row),
+                   name="row")  # fmt: skip
 
         def planes(n: int, plane: Value) -> None:
             """Of outer axes from the nth on."""
@@ -95,3 +84,39 @@ class InPlaceDotSums(InPlaceSums):
             b.loop(0, axis.taps, of_tap, name="tap")
 
         planes(0, base)
+
+    def _block_of(self, b: Builder, name: str, start: Index) -> tuple[Index, Index]:
+        """The first element of the first flat axis that belongs to a block, and how many do: all are of one block."""
+        plan, n = self.plan, len(self.plan.outer)
+        axis, stop = plan.axes[n], b.add(start, plan.block[n])
+        if name == "y":
+            return start, b.sub(b.minimum(stop, axis.windows), start)
+        first = b.minimum(b.mul(start, axis.stride), axis.image)
+        last = b.minimum(b.mul(stop, axis.stride), axis.image)
+        if axis.windows * axis.stride < axis.image:
+            last = b.select(b.compare("sge", index(stop), axis.windows), index(axis.image), index(last))
+        return first, b.sub(last, first)
+
+    def _look_along(self, b: Builder, name: str, run: Value, many: Index) -> None:
+        lanes, dtype = self.plan.window_lanes, self.plan.problem.dtype
+        whole = b.mul(b.floor_div(many, lanes), lanes)
+
+        def note(i: Index, count: Value | None) -> None:
+            self.watch.note(b, name, self.isa.load_bits(b, dtype, b.at(run, i, STORAGE[dtype]), lanes, count))
+
+        b.loop(0, whole, lambda i, _: note(i, None), step=lanes, name="look")
+        left = b.sub(many, whole)
+        if left != 0:
+            with b.when(b.compare("sgt", left, 0)):
+                note(whole, index(left))
+
+
+class InPlaceDotSums(WatchedSums):
+    """The same of vectors that are read as they lie."""
+
+    def _tile_of_taps(self, first: int) -> Tile:
+        return replace(InPlaceSums._tile_of_taps(self, first), loads=self._load, adds=self.unit.multiply_add)
+
+    def _load(self, b: Builder, dtype: str, address: Value, lanes: int, *, mask: Value | None = None) -> Value:
+        """Pairs, of which a mask holds either half."""
+        return b.cast("bitcast", self.isa.load_bits(b, dtype, address, PAIR * lanes, mask=mask), WORDS)

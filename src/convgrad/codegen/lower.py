@@ -36,6 +36,7 @@ LOWERINGS = {
     "DepthwiseWeightsPlan": "depthwise_weights",
     "GroupWeightsPlan": "group_weights",
     "RunWeightsPlan": "run_weights",
+    "RowDotsPlan": "row_dots",
     "RowWeightsPlan": "row_weights",
     "InPlaceDotsPlan": "in_place_dots",
     "InPlaceWeightsPlan": "in_place_weights",

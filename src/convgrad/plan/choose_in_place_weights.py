@@ -11,7 +11,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM
 from convgrad.plan.choose_window_lanes import MOST_BODIES, MOST_ROWS, MOST_SUM_BYTES, SLAB_BYTES
 from convgrad.plan.costs import LINE, MOVE
-from convgrad.plan.in_place_dots import InPlaceDotsPlan
+from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan, alike
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -23,6 +23,7 @@ from convgrad.plan.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, S
 from convgrad.problem.conv import ConvProblem, Ints
 
 Plan = TypeVar("Plan", bound=InPlaceWeightsPlan)
+Rows = TypeVar("Rows", bound=RowWeightsPlan)
 
 MOVED, STILL = 1.7, 1.0  # cycles for a vector of the side that moves, across lines, and of the other
 READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from, and for one of y of rows of any length
@@ -65,9 +66,13 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         return  # places of two channels would be one
     for found in _best(plan, machine):
         yield found
-        if problem.dtype == "bf16" and machine.has_dots and not problem.accumulate:
+        if _may_be_dots(problem, machine):
             for cycles, by_dots in _best(as_kind(InPlaceDotsPlan, plan, fallback=found[1]), machine):
                 yield BY_DOTS * cycles + _looking(by_dots), by_dots
+
+
+def _may_be_dots(problem: ConvProblem, machine: Machine) -> bool:
+    return problem.dtype == "bf16" and machine.has_dots and not problem.accumulate
 
 
 def _best(plan: Plan, machine: Machine) -> Iterator[tuple[float, Plan]]:
@@ -79,7 +84,7 @@ def _best(plan: Plan, machine: Machine) -> Iterator[tuple[float, Plan]]:
         yield min(((_cycles(one), one) for one in blocked if _few(one)), key=lambda found: found[0])
 
 
-def _looking(plan: InPlaceDotsPlan) -> float:
+def _looking(plan: InPlaceDotsPlan | RowDotsPlan) -> float:
     """At all numbers; at those of x once for every tap of outer axes."""
     p = plan.problem
     x, y = prod(p.shapes["x"]) * prod(axis.taps for axis in plan.outer), prod(p.shapes["y"])
@@ -150,7 +155,15 @@ def _cycles(plan: InPlaceWeightsPlan) -> float:
 
 def _by_rows(plan: InPlaceWeightsPlan, machine: Machine) -> Iterator[tuple[float, RowWeightsPlan]]:
     """Predicted cycles, and a plan whose steps are rows of windows."""
-    base = as_kind(RowWeightsPlan, plan)
+    for found in _best_of_rows(as_kind(RowWeightsPlan, plan), machine):
+        yield found
+        if _may_be_dots(plan.problem, machine):
+            for cycles, by_dots in _best_of_rows(as_kind(RowDotsPlan, plan, fallback=found[1]), machine):
+                yield cycles + _looking(by_dots), by_dots
+
+
+def _best_of_rows(base: Rows, machine: Machine) -> Iterator[tuple[float, Rows]]:
+    """Of its kind, with tiles, blocks and chunks."""
     tiles = [one for one in _tiles(base, machine.registers - 4) if written_out(one) <= MOST_WRITTEN]  # what picks, too
     best = min(tiles, key=_row_tile_cycles, default=None)
     if best is None:
@@ -169,7 +182,10 @@ def _row_step_cycles(plan: RowWeightsPlan) -> float:
     """Of a vector of windows."""
     rows, stride = plan.tile_taps * plan.row_channels, plan.axes[-1].stride
     products = rows * (plan.vectors + stride - 1) / FMA_PER_CYCLE
-    loads = READ * rows * stride + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
+    read = READ * rows * stride
+    if isinstance(plan, RowDotsPlan):
+        read = CROSSING * plan.row_channels * plan.runs_of_row * stride
+    loads = read + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
     return max(products, loads, LATENCY) + STEP + STREAM * plan.row_channels
 
 
