@@ -15,7 +15,7 @@ from codegen.test_plane_rows import AXES
 from codegen.test_plane_rows import problem_of as plane_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
-from convgrad.plan.in_place_dots import InPlaceDotsPlan
+from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.plane_dots import PlaneDotsPlan
 
@@ -36,21 +36,37 @@ IN_PLACE = {  # extents, taps, channels, dilation, low pad
     "one image row": ((1, 40), (1, 3), (2, 3), 1, (0, 1)),
 }
 
+IN_ROWS = {  # extents of x and y, taps, channels, stride, dilation, low pad
+    "stride 2": ((14, 22), (7, 11), (3, 3), (4, 4), 2, 1, 1),
+    "stride 2, long rows": ((9, 93), (5, 47), (3, 3), (2, 3), 2, 1, 1),
+    "stride 3, without pads": ((13, 16), (4, 5), (2, 2), (3, 2), 3, 1, 0),
+    "without pads, beyond windows": ((12, 41), (9, 37), (3, 3), (2, 4), 1, 1, 0),
+    "dilation": ((15, 20), (7, 9), (3, 2), (2, 2), 2, 2, 1),
+    "three axes": ((5, 8, 10), (3, 4, 5), (3, 3, 3), (2, 2), 2, 1, 1),
+}
 
-def in_place_problem(name, **more):
-    extent, taps, channels, dilation, low = IN_PLACE[name]
+
+def in_place_problem(extent, taps, channels, dilation, low, **more):
     sizes = {"channels": channels, "groups": 3, "batch": 2, "dilation": dilation, "low": low}
-    return problem_of(W, extent, extent, taps, **sizes, dtype="bf16", **more)
+    return problem_of(W, extent, extent, taps, **sizes, **more)
 
 
-KINDS = [PlaneDotsPlan, InPlaceDotsPlan]
+def row_problem(x, y, taps, channels, stride, dilation, low, **more):
+    sizes = {"channels": channels, "groups": 3, "batch": 2, "stride": stride, "dilation": dilation, "low": low}
+    return problem_of(W, x, y, taps, **sizes, **more)
+
+
+KINDS = [PlaneDotsPlan, InPlaceDotsPlan, RowDotsPlan]
 BF16 = {"dtype": "bf16", "out_dtype": "f32"}
 
 
 def problems(kind, **more):
+    more = BF16 | more
     if kind is PlaneDotsPlan:
-        return {name: plane_problem(W, axes, dtype="bf16", **more) for name, axes in PLANES.items()}
-    return {name: in_place_problem(name, **more) for name in IN_PLACE}
+        return {name: plane_problem(W, axes, **more) for name, axes in PLANES.items()}
+    if kind is RowDotsPlan:
+        return {name: row_problem(*sizes, **more) for name, sizes in IN_ROWS.items()}
+    return {name: in_place_problem(*sizes, **more) for name, sizes in IN_PLACE.items()}
 
 
 def plan_of(problem, kind, isa=None):
@@ -88,6 +104,9 @@ def test_emulated_dot_products_give_the_same_bits(kind):
 SMALL = {
     PlaneDotsPlan: plane_problem(W, ((3, 7), (3, 7), (3, 3), (1, 1), (1, 1), (1, 1)), groups=1, batch=1, **BF16),
     InPlaceDotsPlan: problem_of(W, (2, 3, 5), (2, 3, 5), (3, 1, 3), channels=(2, 1), low=(1, 0, 1), **BF16),
+    RowDotsPlan: problem_of(
+        W, (2, 4, 8), (2, 2, 4), (3, 2, 3), channels=(1, 2), stride=(1, 2, 2), low=(1, 0, 1), **BF16
+    ),
 }
 STRIDED = plane_problem(W, ((5, 10), (3, 5), (3, 3), (2, 2), (1, 1), (1, 1)), groups=1, batch=1, **BF16)
 
@@ -102,7 +121,7 @@ def test_numbers_that_dot_products_take_differently_are_computed_on_vectors(kind
         check_one_number(plan, side, value)
 
 
-@pytest.mark.parametrize("problem", [*SMALL.values(), STRIDED], ids=["plane", "in place", "stride 2"])
+@pytest.mark.parametrize("problem", [*SMALL.values(), STRIDED], ids=["plane", "in place", "rows", "strided plane"])
 def test_every_denormal_is_seen(problem):
     """Wherever a window meets one; dot products take it for zero."""
     plan = next(plan_of(problem, kind, EMULATED) for kind in KINDS if plan_of(problem, kind, EMULATED))
@@ -119,4 +138,3 @@ def test_every_denormal_is_seen(problem):
 def test_what_is_added_to_is_computed_on_vectors():
     for kind in KINDS:
         assert plan_of(replace(SMALL[kind], accumulate=True), kind) is None
-

@@ -166,7 +166,9 @@ class InPlaceSums(SumsStage):
 
         def columns(b: Builder, i: Index) -> Masks:
             masks = [
-                None if table is None else b.load(kind, b.at(table, b.add(windows.place, i), kind), plan.window_lanes // 8)
+                None
+                if table is None
+                else b.load(kind, b.at(table, b.add(windows.place, i), kind), plan.window_lanes // 8)
                 for table in tables
             ]
             return tuple(mask for mask in masks for _ in range(plan.row_channels))
