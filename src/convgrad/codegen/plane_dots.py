@@ -22,9 +22,10 @@ def lower_plane_dots(plan: PlaneDotsPlan) -> KernelModule:
     """Sums as of f32, a verdict on what they met, and the kernel that takes over where it is bad."""
     module, sums = Module(), PlaneDotSums(plan)
     kernel = plane_kernel(module, sums)
-    rows = isinstance(plan.fallback, PlaneRowWeightsPlan)
-    assert plan.fallback is not None
-    return sums.watch.complete(module, kernel, (PlaneRowSums if rows else PlaneSums)(plan.fallback))
+    instead = plan.fallback
+    assert instead is not None
+    in_rows = isinstance(instead, PlaneRowWeightsPlan)
+    return sums.watch.complete(module, kernel, PlaneRowSums(instead) if in_rows else PlaneSums(instead))
 
 
 class PlaneDotSums(PlaneRowSums):
