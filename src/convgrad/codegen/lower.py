@@ -33,6 +33,7 @@ LOWERINGS = {
     "RowDataPlan": "row_data",
     "PatchDataPlan": "patch_data",
     "FoldedPlan": "folded",
+    "DepthwiseDotsPlan": "depthwise_dots",
     "DepthwiseWeightsPlan": "depthwise_weights",
     "GroupWeightsPlan": "group_weights",
     "RunWeightsPlan": "run_weights",

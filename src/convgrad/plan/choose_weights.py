@@ -17,6 +17,7 @@ from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_run_weights import run_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.depthwise_dots import DepthwiseDotsPlan
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
@@ -52,7 +53,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
-        if isinstance(plan, PlaneWeightsPlan | InPlaceDotsPlan | RowDotsPlan):
+        if isinstance(plan, PlaneWeightsPlan | InPlaceDotsPlan | RowDotsPlan | DepthwiseDotsPlan):
             yield plan
         elif plan.ON_UNITS:
             cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
