@@ -35,6 +35,7 @@ LOWERINGS = {
     "FoldedPlan": "folded",
     "DepthwiseDotsPlan": "depthwise_dots",
     "DepthwiseWeightsPlan": "depthwise_weights",
+    "GroupDotsPlan": "group_dots",
     "GroupWeightsPlan": "group_weights",
     "RunWeightsPlan": "run_weights",
     "RowDotsPlan": "row_dots",

@@ -42,6 +42,10 @@ class PairWatch:
         if pairs.text != "zeroinitializer":
             self._watches[name].note_bf16(b, pairs)
 
+    def of(self, name: str) -> LeastWatch:
+        """What looks at numbers of x or y as they are packed."""
+        return self._watches[name]
+
     def end(self, b: Builder, shared: Value, task: Index) -> None:
         """All that the task reads was looked at."""
         self.verdict.note_first(b, shared, task, self._watches["x"])
