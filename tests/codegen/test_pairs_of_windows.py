@@ -16,6 +16,7 @@ from codegen.test_plane_rows import problem_of as plane_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise_dots import DepthwiseDotsPlan
+from convgrad.plan.group_dots import GroupDotsPlan
 from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.plane_dots import PlaneDotsPlan
@@ -56,6 +57,15 @@ SIDE_BY_SIDE = {  # groups, extents of x and y, taps, dilation, low pad
     "planes of volumes": (40, (3, 7, 8), (3, 7, 8), (3, 5, 5), 1, (1, 2, 2)),
 }
 
+ACROSS_GROUPS = {  # batch, groups, channels, extents of x and y, taps, stride, dilation, low pad, layout
+    "groups of 4": (2, 9, (4, 4), (9, 7), (9, 7), (3, 3), 1, 1, 1, "NXC"),
+    "an odd batch": (3, 8, (4, 4), (5, 6), (5, 6), (3, 3), 1, 1, 1, "NXC"),
+    "an odd batch, channels first": (5, 5, (8, 8), (5, 9), (3, 5), (3, 3), 2, 1, 1, "NCX"),
+    "channels that fill no vector": (2, 7, (3, 5), (8, 8), (8, 8), (3, 3), 1, 1, 1, "NXC"),
+    "volumes with strides": (4, 4, (8, 4), (4, 5, 7), (2, 3, 4), (3, 3, 3), 2, 1, 1, "NXC"),
+    "a long row of taps": (2, 4, (8, 8), (90,), (45,), (21,), 2, 2, 10, "NXC"),
+}
+
 
 def in_place_problem(extent, taps, channels, dilation, low, **more):
     sizes = {"channels": channels, "groups": 3, "batch": 2, "dilation": dilation, "low": low}
@@ -72,7 +82,13 @@ def side_by_side(groups, x, y, taps, dilation, low, **more):
     return problem_of(W, x, y, taps, **sizes, **more)
 
 
-KINDS = [PlaneDotsPlan, InPlaceDotsPlan, RowDotsPlan, DepthwiseDotsPlan]
+def across_groups(batch, groups, channels, x, y, taps, stride, dilation, low, layout, **more):
+    sizes = {"batch": batch, "groups": groups, "channels": channels, "stride": stride, "dilation": dilation, "low": low}
+    return problem_of(W, x, y, taps, **sizes, layout=layout, **more)
+
+
+KINDS = [PlaneDotsPlan, InPlaceDotsPlan, RowDotsPlan, DepthwiseDotsPlan, GroupDotsPlan]
+ALTERED = KINDS[:3]  # whose blocks may be any
 BF16 = {"dtype": "bf16", "out_dtype": "f32"}
 
 
@@ -82,6 +98,9 @@ def problems(kind, **more):
         return {name: plane_problem(W, axes, **more) for name, axes in PLANES.items()}
     if kind is DepthwiseDotsPlan:
         return {name: side_by_side(*sizes, **more) for name, sizes in SIDE_BY_SIDE.items()}
+    if kind is GroupDotsPlan:
+        more.pop("bias_gradient", None)
+        return {name: across_groups(*sizes, **more) for name, sizes in ACROSS_GROUPS.items()}
     if kind is RowDotsPlan:
         return {name: row_problem(*sizes, **more) for name, sizes in IN_ROWS.items()}
     return {name: in_place_problem(*sizes, **more) for name, sizes in IN_PLACE.items()}
@@ -102,7 +121,7 @@ def test_exact_at_either_guard_page(kind):
         problem = problems(kind, **MORE[seed % len(MORE)])[name]
         plan = plan_of(problem, kind)
         if plan is not None:
-            some = altered(plan, np.random.default_rng(seed)) if seed % 2 and kind is not DepthwiseDotsPlan else plan
+            some = altered(plan, np.random.default_rng(seed)) if seed % 2 and kind in ALTERED else plan
             check_plan(problem, some, machine_for(HERE[-1]), seed, low=bool(seed // 2 % 2))
             tried += 1
     assert tried == len(problems(kind))
@@ -124,6 +143,7 @@ SMALL = {
     InPlaceDotsPlan: problem_of(W, (2, 3, 5), (2, 3, 5), (3, 1, 3), channels=(2, 1), low=(1, 0, 1), **BF16),
     RowDotsPlan: problem_of(W, (2, 4, 8), (2, 2, 4), (3, 3, 3), channels=(1, 2), stride=(1, 2, 2), low=1, **BF16),
     DepthwiseDotsPlan: side_by_side(4, (2, 2), (2, 2), (5, 4), 1, 2, **BF16),
+    GroupDotsPlan: across_groups(3, 2, (2, 2), (2, 3), (2, 3), (3, 3), 1, 1, 1, "NXC", **BF16),
 }
 STRIDED = plane_problem(W, ((5, 10), (3, 5), (3, 3), (2, 2), (1, 1), (1, 1)), groups=1, batch=1, **BF16)
 
@@ -139,7 +159,7 @@ def test_numbers_that_dot_products_take_differently_are_computed_on_vectors(kind
 
 
 @pytest.mark.parametrize(
-    "problem", [*SMALL.values(), STRIDED], ids=["plane", "in place", "rows", "side by side", "strided plane"]
+    "problem", [*SMALL.values(), STRIDED], ids=["plane", "in place", "rows", "side by side", "groups", "strided plane"]
 )
 def test_every_denormal_is_seen(problem):
     """Wherever a window meets one; dot products take it for zero."""
