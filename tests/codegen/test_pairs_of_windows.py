@@ -146,6 +146,7 @@ SMALL = {
     GroupDotsPlan: across_groups(3, 2, (2, 2), (2, 3), (2, 3), (3, 3), 1, 1, 1, "NXC", **BF16),
 }
 STRIDED = plane_problem(W, ((5, 10), (3, 5), (3, 3), (2, 2), (1, 1), (1, 1)), groups=1, batch=1, **BF16)
+VALID = problem_of(W, (4, 4, 6), (2, 2, 4), (3, 3, 3), channels=(1, 2), **BF16)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -159,7 +160,9 @@ def test_numbers_that_dot_products_take_differently_are_computed_on_vectors(kind
 
 
 @pytest.mark.parametrize(
-    "problem", [*SMALL.values(), STRIDED], ids=["plane", "in place", "rows", "side by side", "groups", "strided plane"]
+    "problem",
+    [*SMALL.values(), STRIDED, VALID],
+    ids=["plane", "in place", "rows", "side by side", "groups", "strided plane", "no pads"],
 )
 def test_every_denormal_is_seen(problem):
     """Wherever a window meets one; dot products take it for zero."""
