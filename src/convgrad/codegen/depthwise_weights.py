@@ -46,6 +46,7 @@ class DepthwiseSums(SumsStage):
     x: Value  # the planes that are multiplied
     y: Value
     first_tap: Index  # of the plane of taps that they meet
+    half: int = 0  # of the lanes that are read at a time, which is summed
 
     @property
     def scratch_bytes(self) -> int:
@@ -110,7 +111,7 @@ class DepthwiseSums(SumsStage):
                 b.loop(
                     0, plan.all_lanes,
                     lambda g, _: self._tile_of_taps(b, Spot(j, i, rows, columns, first, whole, g)),
-                    step=plan.lanes, name="lanes",
+                    step=plan.together * plan.lanes, name="lanes",
                 )  # fmt: skip
 
             b.loop(first, first + many * plan.columns, tile, step=plan.columns, name="column")
@@ -128,7 +129,8 @@ class DepthwiseSums(SumsStage):
         """The sums of some rows of taps after the other."""
         plan, first = self.plan, 0
         inner = plan.axes[-1].taps
-        sums = b.at(self.sums_at(b, 0), b.add(spot.lane, b.mul(self.first_tap, plan.width)), self.kind)
+        lane = b.add(spot.lane, self.half * plan.lanes)
+        sums = b.at(self.sums_at(b, 0), b.add(lane, b.mul(self.first_tap, plan.width)), self.kind)
         for tap_rows, many in plan.tap_pieces:
             for _ in range(many):
                 places = {

@@ -104,11 +104,15 @@ class GroupSums(SumsStage):
         groups = self._groups(b)
         whole = b.floor_div(groups, many)
         inner = [Dim(many, group, channels), Dim(channels, channel, 1)]
-        self._copy().emit(b, source, slab, [*dims, Dim(whole, many * group, step), *inner])
+        self.move(b, tensor, source, slab, [*dims, Dim(whole, many * group, step), *inner])
         if plan.problem.groups % many:
             rest = Dim(b.sub(groups, b.mul(whole, many)), group, channels)
             source = b.at(source, b.mul(whole, many * group), kind)
-            self._copy().emit(b, source, b.at(slab, b.mul(whole, step), self.kind), [*dims, rest, inner[1]])
+            self.move(b, tensor, source, b.at(slab, b.mul(whole, step), self.kind), [*dims, rest, inner[1]])
+
+    def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
+        """Numbers of a tensor to its slab."""
+        self._copy().emit(b, source, slab, dims)
 
     # --- arithmetic
 

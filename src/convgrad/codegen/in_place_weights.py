@@ -118,7 +118,7 @@ class InPlaceSums(SumsStage):
             """`many` windows, of which the first is in a column."""
             axis = plan.axes[-1]
             for first in range(0, axis.taps, plan.tile_taps):
-                windows = Windows(many, b.floor_div(column, plan.lanes), first)
+                windows = Windows(many, b.floor_div(column, plan.window_lanes), first)
                 one_tile(row, b.add(b.mul(tap, axis.taps), first), moved, windows)
 
         def one_tile(row: Index, tap: Index, moved: tuple[Index, Index], windows: Windows) -> None:
@@ -158,15 +158,17 @@ class InPlaceSums(SumsStage):
     ) -> list[Value]:  # fmt: skip
         """Vector by vector; of the last one those lanes that there are."""
         plan = self.plan
-        whole = b.floor_div(windows.many, plan.lanes)
-        rest = b.sub(windows.many, b.mul(whole, plan.lanes))
+        whole = b.floor_div(windows.many, plan.window_lanes)
+        rest = b.sub(windows.many, b.mul(whole, plan.window_lanes))
         inner = len(plan.axes) - 1
-        kind = f"i{plan.lanes}"
+        kind = f"i{plan.window_lanes}"
         tables = [self._column_masks(b, plan.shift(inner, windows.tap + t)) for t in range(plan.tile_taps)]
 
         def columns(b: Builder, i: Index) -> Masks:
             masks = [
-                None if table is None else b.load(kind, b.at(table, b.add(windows.place, i), kind), plan.lanes // 8)
+                None
+                if table is None
+                else b.load(kind, b.at(table, b.add(windows.place, i), kind), plan.window_lanes // 8)
                 for table in tables
             ]
             return tuple(mask for mask in masks for _ in range(plan.row_channels))
@@ -177,7 +179,7 @@ class InPlaceSums(SumsStage):
         def last_columns(b: Builder, i: Index) -> Masks:
             return tuple(last if mask is None else b.binary("and", mask, last) for mask in columns(b, i))
 
-        step = plan.lanes
+        step = plan.window_lanes
         of_whole = Reduction(0, whole, step, step, 1, a_masks=columns)
         total = tile.sum(b, a, x, start, [of_whole], walks=walks)
         of_rest = Reduction(
@@ -191,10 +193,10 @@ class InPlaceSums(SumsStage):
         plan = self.plan
         if shift == 0:
             return None
-        size, table = plan.lanes // 8, bytearray()
+        size, table = plan.window_lanes // 8, bytearray()
         windows = plan.pitch * (plan.block[-2] if len(plan.flat) > 1 else 1)
-        for first in range(0, windows, plan.lanes):
-            columns = ((first + lane) % plan.pitch + shift for lane in range(plan.lanes))
+        for first in range(0, windows, plan.window_lanes):
+            columns = ((first + lane) % plan.pitch + shift for lane in range(plan.window_lanes))
             table += sum((0 <= at < plan.pitch) << lane for lane, at in enumerate(columns)).to_bytes(
                 size, sys.byteorder
             )

@@ -15,7 +15,7 @@ from convgrad.codegen.copying import Copy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa.base import Isa, first_lanes, shuffle
-from convgrad.codegen.splitting import Watch
+from convgrad.codegen.splitting import LeastWatch, Watch
 from convgrad.codegen.squares import Dim, Squares
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -33,7 +33,7 @@ class PairedCopy(Copy):
     """
 
     partner: int | None
-    watch: Watch | None
+    watch: Watch | LeastWatch | None
     room: Value | None
 
     @property
@@ -148,7 +148,7 @@ def concatenated(b: Builder, low: Value, high: Value) -> Value:
     return shuffle(b, low, high, list(range(2 * lanes_of(low))))
 
 
-def paired_copy(isa: Isa, watch: Watch | None, room: Value | None, partner: int = 1) -> PairedCopy:
+def paired_copy(isa: Isa, watch: Watch | LeastWatch | None, room: Value | None, partner: int = 1) -> PairedCopy:
     """Of numbers so far apart."""
     return PairedCopy(
         isa=isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=partner, watch=watch, room=room

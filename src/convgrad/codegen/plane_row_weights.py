@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from convgrad.codegen.ir import Builder
@@ -39,6 +40,7 @@ class PlaneRowSums(PlaneSums):
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=plan.together, image=inner.windows,
             offsets=tuple(range(plan.together)),
         )  # fmt: skip
+        self.halves = range(plan.together)  # of a lane, that are multiplied one after the other
         self.x_strides, self.y_strides = ((s[0], *s[3:]) for s in (p.x_strides, p.y_strides))
 
     def _slabs_end(self) -> int:
@@ -119,8 +121,8 @@ class PlaneRowSums(PlaneSums):
 
         def of(rows: int):
             def tile(j: Index, now: Sums) -> Sums:
-                count = inner.windows // plan.together
-                for columns in self.x_reads.columns(count, count):
+                count, least = -(-inner.windows // plan.together), inner.windows // plan.together
+                for columns in self.x_reads.columns(count, least):
                     last = columns.first + columns.many * plan.lanes
                     now = b.loop(
                         columns.first, last,
@@ -149,7 +151,7 @@ class PlaneRowSums(PlaneSums):
                 there = b.at(self.y, place, kind)
                 if plan.fetches_ahead and taps.start == 0:
                     self._fetch(b, "y", there, i)
-                windows[n] = self.y_reads.vectors(b, there, i, columns)
+                windows[n] = self.read_y(b, there, i, columns, taps.start)
             return windows[n][half]
 
         offsets = plan.row_offsets(rows, taps.start, len(taps))
@@ -161,11 +163,23 @@ class PlaneRowSums(PlaneSums):
                 there = b.select(b.compare("ult", place, row.image), there, self.zeros)
             if plan.fetches_ahead and taps.start == 0 and offset in new:
                 self._fetch(b, "x", there, i)
-            vectors = self.x_reads.vectors(b, there, i, columns)
-            for (c, at), half in product(enumerate(plan.column_offsets), range(plan.together)):
+            vectors = self.read_x(b, there, i, columns, [taps.start + r for _, r in met])
+            for (c, at), half in product(enumerate(plan.column_offsets), self.halves):
                 for n, r in met if at + half in vectors else ():
-                    sums[r, c] = self.isa.multiply_add(b, vectors[at + half], window(n, half), sums[r, c])
+                    sums[r, c] = self.adds(b, vectors[at + half], window(n, half), sums[r, c])
         return sums
+
+    def adds(self, b: Builder, x: Value, y: Value, total: Value) -> Value:
+        """Products of a vector of x and one of y."""
+        return self.isa.multiply_add(b, x, y, total)
+
+    def read_x(self, b: Builder, row: Value, i: Index, columns: Columns, taps: Sequence[int]) -> dict[int, Value]:
+        """Vectors of a row of x, by offset; it is met at these rows of taps."""
+        return self.x_reads.vectors(b, row, i, columns)
+
+    def read_y(self, b: Builder, row: Value, i: Index, columns: Columns, first: int) -> dict[int, Value]:
+        """Vectors of a row of windows, for a tile whose first row of taps is this one."""
+        return self.y_reads.vectors(b, row, i, columns)
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index) -> None:
         """Of a row of a tensor what lies by windows i on some tiles further on, into L2."""

@@ -32,14 +32,19 @@ def lower_plane_weights(plan: PlaneWeightsPlan) -> KernelModule:
 
 def lower_plane_sums(sums: PlaneSums) -> KernelModule:
     """Whatever forms them."""
-    module, plan = Module(), sums.plan
+    return plane_kernel(Module(), sums)
+
+
+def plane_kernel(module: Module, sums: PlaneSums) -> KernelModule:
+    """Of a module that may hold more than these stages."""
+    plan = sums.plan
     plan.validate()
     stages = [emit_stage(module, "sums", prod(plan.grid), sums.scratch_bytes, sums.task)]
-    shared = BYTES[plan.compute] * (plan.shared_sums + plan.chunks * plan.bias_size)
-    if plan.chunks > 1 or plan.problem.bias_gradient:
-        tasks = (plan.chunks > 1) + bool(plan.problem.bias_gradient)
-        stages.append(emit_stage(module, "finish", tasks, sums.scratch_bytes, sums.finish))
-    return KernelModule(ir=str(module), stages=tuple(stages), shared_bytes=shared, scratch_bytes=sums.scratch_bytes)
+    if sums.finish_tasks:
+        stages.append(emit_stage(module, "finish", sums.finish_tasks, sums.scratch_bytes, sums.finish))
+    return KernelModule(
+        ir=str(module), stages=tuple(stages), shared_bytes=sums.shared_bytes, scratch_bytes=sums.scratch_bytes
+    )  # fmt: skip
 
 
 class PlaneSums:
@@ -62,6 +67,17 @@ class PlaneSums:
         self.write = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )
+
+    @property
+    def finish_tasks(self) -> int:
+        """Of the second stage, if there is one."""
+        return (self.plan.chunks > 1) + bool(self.plan.problem.bias_gradient)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Sums of all chunks, and of a bias gradient."""
+        plan = self.plan
+        return BYTES[plan.compute] * (plan.shared_sums + plan.chunks * plan.bias_size)
 
     def _slabs_end(self) -> int:
         """Bytes that a task packs into."""

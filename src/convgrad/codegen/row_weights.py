@@ -38,29 +38,33 @@ class RowSums(InPlaceSums):
         """
         plan, axis = self.plan, self.plan.axes[-1]
         tile = InPlaceSums._tile_of_taps(self, first)
-        inner, windows = len(plan.axes) - 1, range(0, plan.pitch, plan.lanes)
+        inner, windows = len(plan.axes) - 1, range(0, plan.pitch, plan.window_lanes)
         rows = [
             (c * plan.row_slab[1], plan.shift(inner, first + t))
             for t in range(plan.tile_taps)
             for c in range(plan.row_channels)
         ]
-        of_rows = [(channel, shift + axis.stride * i, plan.pitch - i) for channel, shift in rows for i in windows]
+        of_rows = [(channel, shift, i) for channel, shift in rows for i in windows]
         of_lanes = [(v * plan.lane_channel, i) for v in range(plan.vectors) for i in windows]
 
         def of_x(b: Builder, row: Value, number: int) -> Value:
-            channel, element, many = of_rows[number]
-            address = self._at(b, row, channel + element)
-            return read_every(b, self.isa, self.slab_dtype, address, axis.stride, element, axis.image, many)
+            channel, shift, i = of_rows[number]
+            return self.met(b, self._at(b, row, channel), i, axis.stride, shift, axis.image)
 
         def of_y(b: Builder, row: Value, number: int) -> Value:
             channel, i = of_lanes[number]
-            address = self._at(b, row, channel + i)
-            return read_every(b, self.isa, self.slab_dtype, address, 1, 0, plan.pitch - i, plan.lanes)
+            return self.met(b, self._at(b, row, channel), i, 1, 0, plan.pitch)
 
         return replace(
             tile, a_read=of_x, b_read=of_y, rows=tuple(range(0, len(of_rows), len(windows))),
             columns=tuple(range(0, len(of_lanes), len(windows))),
         )  # fmt: skip
+
+    def met(self, b: Builder, row: Value, i: int, step: int, shift: int, extent: int) -> Value:
+        """What the vector of windows that begins with the ith meets of a row, or zeros beside it and them."""
+        element = shift + step * i
+        address = self._at(b, row, element)
+        return read_every(b, self.isa, self.slab_dtype, address, step, element, extent, self.plan.pitch - i)
 
     def _at(self, b: Builder, row: Value, place: int) -> Value:
         return b.at(row, place, STORAGE[self.slab_dtype])

@@ -6,10 +6,12 @@ verdict for the call: a function of the data alone, whichever threads took which
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, constant
 from convgrad.codegen.module import CALL_FIELDS, VERDICT
-from convgrad.codegen.splitting import Watch
+from convgrad.codegen.splitting import LeastWatch, Watch
 from convgrad.plan.matrix import Limits
 
 _NUMBERS = 2  # of i32 per task: the least magnitude less one, and the largest
@@ -26,20 +28,22 @@ class Verdict:
         """Bytes, in whole cache lines."""
         return -(-4 * _NUMBERS * (self._seconds + self._firsts) // 64) * 64
 
-    def note_second(self, b: Builder, shared: Value, task: Index, watch: Watch) -> None:
+    def note_second(self, b: Builder, shared: Value, task: Index, watch: Watch | LeastWatch) -> None:
         """At the end of a task."""
         self._note(b, shared, task, watch)
 
-    def note_first(self, b: Builder, shared: Value, task: Index, watch: Watch) -> None:
+    def note_first(self, b: Builder, shared: Value, task: Index, watch: Watch | LeastWatch) -> None:
         """At the end of a task."""
         self._note(b, shared, b.add(task, self._seconds), watch)
 
-    def emit(self, module: Module) -> None:
-        """The function that a kernel with a fallback exports."""
+    def emit(self, module: Module, also: Callable[[Builder, Value], Value] | None = None) -> None:
+        """The function that a kernel with a fallback exports; `also` says of the record of a call what else is bad."""
         b = Builder(module, VERDICT, [("ptr", "call"), ("ptr", "answer")], exported=True)
         call, answer = b.arguments
         shared = b.load("ptr", b.at(call, CALL_FIELDS.index("shared"), "i64"), 8)
-        b.store(b.cast("zext", self._bad(b, shared), "i64"), answer, 8)
+        bad = self._bad(b, shared)
+        bad = bad if also is None else b.binary("or", bad, also(b, call))
+        b.store(b.cast("zext", bad, "i64"), answer, 8)
         b.finish()
 
     def _bad(self, b: Builder, shared: Value) -> Value:
@@ -62,7 +66,7 @@ class Verdict:
             result = b.binary("or", result, other)
         return result
 
-    def _note(self, b: Builder, shared: Value, slot: Index, watch: Watch) -> None:
+    def _note(self, b: Builder, shared: Value, slot: Index, watch: Watch | LeastWatch) -> None:
         for number, value in enumerate(watch.extremes(b)):
             b.store(value, self._at(b, shared, slot, number), 4)
 

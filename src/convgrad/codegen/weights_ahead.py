@@ -36,7 +36,7 @@ class WeightsAhead:
         starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
         self.bases = []
         for tensor, channel, _ in self._operands(b):
-            strides = plan.problem.strides[tensor]
+            strides = self.strides_of(tensor)
             origins = starts
             if tensor == "x":
                 origins = [
@@ -47,6 +47,10 @@ class WeightsAhead:
             place = b.dot(list(zip(origins, steps, strict=True)), b.mul(self.bundle, plan.lane_groups * strides[1]))
             place = b.add(place, b.mul(channel, strides[2]))
             self.bases.append(b.beyond(at.of(tensor), b.mul(place, SIZES[plan.problem.dtype])))
+
+    def strides_of(self, tensor: str) -> tuple[int, ...]:
+        """By which blocks are found in a tensor."""
+        return self.plan.problem.strides[tensor]
 
     def walks(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> list[Walk]:
         """What the tile at a tap and a row channel fetches, in a block of lanes of the task."""

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import LINE, MOVE, SCALAR, TURN, TURN_BACK
+from convgrad.plan.group_dots import of_two_images
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
+from convgrad.plan.matrix_blocks import LOOK
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.plan.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR
 from convgrad.problem.conv import ConvProblem, Ints
+
+Plan = TypeVar("Plan", bound=GroupWeightsPlan)
 
 MOST_PARTS = 2  # vectors of y that a vector is picked from
 MOST_TILES = 32  # written out
@@ -55,6 +60,17 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     best = min((plan for plan in fitting if len(plan.tiles) <= MOST_TILES), key=_window_cycles, default=None)
     if best is None:
         return
+    cycles, plan = _best(best)
+    yield cycles, plan
+    alone = problem.batch < 2 or problem.accumulate or problem.bias_gradient
+    if problem.dtype == "bf16" and machine.has_dots and not alone:
+        cycles, by_dots = _best(of_two_images(plan))
+        yield cycles + LOOK, by_dots
+
+
+def _best(best: Plan) -> tuple[float, Plan]:
+    """With bundles, blocks and chunks, and predicted cycles."""
+    problem = best.problem
     bundled = [
         replace(best, vectors=vectors, lane_groups=vectors * best.vector_groups)
         for vectors in dict.fromkeys(
@@ -65,9 +81,9 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     cycles, plan = min((_in_chunks(plan) for plan in blocked), key=lambda found: found[0])
     if all(abs(problem.strides[name][2]) == 1 for name in "xy"):
         cycles = min(cycles, _once(plan, MOVE))
-    elif lanes * SIZES[compute] == LINE and all(abs(problem.strides[name][-1]) == 1 for name in "xy"):
+    elif best.lanes * SIZES[best.compute] == LINE and all(abs(problem.strides[name][-1]) == 1 for name in "xy"):
         cycles = HALF * (cycles + _once(plan, TURN))
-    yield cycles, plan
+    return cycles, plan
 
 
 def _side_by_side(problem: ConvProblem) -> bool:
@@ -108,7 +124,7 @@ def _blocks(plan: GroupWeightsPlan) -> Iterator[Ints]:
             yield tuple(block)
 
 
-def _in_chunks(plan: GroupWeightsPlan) -> tuple[float, GroupWeightsPlan]:
+def _in_chunks(plan: Plan) -> tuple[float, Plan]:
     """The cheapest number of chunks, and predicted cycles."""
     size, blocks, bundles, sums = SIZES[plan.compute], prod(plan.block_grid), plan.bundles, plan.sum_size
     most = max(1, min(MOST_CHUNKS, blocks, 1 + CHUNK_BYTES // max(1, size * sums)))

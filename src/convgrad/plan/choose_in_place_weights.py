@@ -11,9 +11,11 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.block_costs import CLAIM
 from convgrad.plan.choose_window_lanes import MOST_BODIES, MOST_ROWS, MOST_SUM_BYTES, SLAB_BYTES
 from convgrad.plan.costs import LINE, MOVE
+from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan, alike
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.matrix_blocks import LOOK
 from convgrad.plan.row_weights import RowWeightsPlan, rows_in_memory, written_out
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.window_axes import window_axes
@@ -21,14 +23,17 @@ from convgrad.plan.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, S
 from convgrad.problem.conv import ConvProblem, Ints
 
 Plan = TypeVar("Plan", bound=InPlaceWeightsPlan)
+Rows = TypeVar("Rows", bound=RowWeightsPlan)
 
 MOVED, STILL = 1.7, 1.0  # cycles for a vector of the side that moves, across lines, and of the other
 READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from, and for one of y of rows of any length
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
 IN_PLACE = 0.8  # of the cycles predicted of steps: copies, which others make, take longer than is predicted of them
+BY_DOTS = 0.7  # of those of dot products: what others of these are predicted to take is less than it is
 TAIL, ROW_TAIL = 80.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
+LOOKED = 2.2  # cycles to look at a vector
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
 MOST_WINDOWS = 1 << 16  # of an only axis, of which masks are a table
 MOST_WRITTEN = 1024  # multiply-adds of a row, written out
@@ -59,11 +64,31 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         return
     if axes[-1].dilation * (axes[-1].taps - 1) >= min(plan.row_slab[1], plan.lane_channel):
         return  # places of two channels would be one
+    for found in _best(plan, machine):
+        yield found
+        if _may_be_dots(problem, machine):
+            for cycles, by_dots in _best(as_kind(InPlaceDotsPlan, plan, fallback=found[1]), machine):
+                yield BY_DOTS * cycles + _looking(by_dots), by_dots
+
+
+def _may_be_dots(problem: ConvProblem, machine: Machine) -> bool:
+    return problem.dtype == "bf16" and machine.has_dots and not problem.accumulate
+
+
+def _best(plan: Plan, machine: Machine) -> Iterator[tuple[float, Plan]]:
+    """Of its kind, with tiles, blocks and chunks."""
     tiles = [tile for side in "yx" for tile in _tiles(replace(plan, lane_side=side), machine.registers)]
-    best = min(tiles, key=lambda tile: _tile_cycles(tile) * prod(axis.windows for axis in axes), default=None)
+    best = min(tiles, key=lambda tile: _tile_cycles(tile) * prod(axis.windows for axis in plan.axes), default=None)
     if best is not None:
         blocked = [replace(best, block=_block(best), chunks=chunks) for chunks in CHUNKS]
         yield min(((_cycles(one), one) for one in blocked if _few(one)), key=lambda found: found[0])
+
+
+def _looking(plan: InPlaceDotsPlan | RowDotsPlan) -> float:
+    """At all numbers; at those of x once for every tap of outer axes."""
+    p = plan.problem
+    x, y = prod(p.shapes["x"]) * prod(axis.taps for axis in plan.outer), prod(p.shapes["y"])
+    return LOOKED * (x + y) / plan.window_lanes + LOOK
 
 
 def _tiles(plan: Plan, registers: int) -> Iterator[Plan]:
@@ -95,11 +120,11 @@ def _block(plan: InPlaceWeightsPlan) -> Ints:
     ones = (1,) * len(plan.outer)
     number = SIZES[plan.compute] * (plan.row_count + plan.vectors)
     if len(plan.flat) == 1:
-        windows = -(-plan.pitch // plan.lanes)
-        most = max(1, NEAR_BYTES // (number * plan.lanes))
-        return (*ones, -(-windows // -(-windows // most)) * plan.lanes)
+        windows = -(-plan.pitch // plan.window_lanes)
+        most = max(1, NEAR_BYTES // (number * plan.window_lanes))
+        return (*ones, -(-windows // -(-windows // most)) * plan.window_lanes)
     rows = plan.flat[0].windows
-    least = -(-8 * plan.lanes // plan.pitch)
+    least = -(-8 * plan.window_lanes // plan.pitch)
     most = max(least, NEAR_BYTES // (number * plan.pitch))
     return (*ones, -(-rows // -(-rows // most)), plan.pitch)
 
@@ -118,7 +143,7 @@ def _cycles(plan: InPlaceWeightsPlan) -> float:
     read = SIZES[plan.compute] * (plan.row_count + plan.vectors) * windows
     step = _step_cycles(plan) + (FETCH * (rows + plan.vectors) if read > 2 * NEAR_BYTES else 0.0)
     total = p.batch * prod(axis.windows for axis in plan.axes[1:])
-    cycles = tiles * (total / plan.lanes * step * IN_PLACE + blocks * TAIL)
+    cycles = tiles * (total / plan.window_lanes * step * IN_PLACE + blocks * TAIL)
     tasks = plan.chunks * p.groups
     cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
     sums = tiles * rows * plan.vectors
@@ -130,7 +155,15 @@ def _cycles(plan: InPlaceWeightsPlan) -> float:
 
 def _by_rows(plan: InPlaceWeightsPlan, machine: Machine) -> Iterator[tuple[float, RowWeightsPlan]]:
     """Predicted cycles, and a plan whose steps are rows of windows."""
-    base = as_kind(RowWeightsPlan, plan)
+    for found in _best_of_rows(as_kind(RowWeightsPlan, plan), machine):
+        yield found
+        if _may_be_dots(plan.problem, machine):
+            for cycles, by_dots in _best_of_rows(as_kind(RowDotsPlan, plan, fallback=found[1]), machine):
+                yield cycles + _looking(by_dots), by_dots
+
+
+def _best_of_rows(base: Rows, machine: Machine) -> Iterator[tuple[float, Rows]]:
+    """Of its kind, with tiles, blocks and chunks."""
     tiles = [one for one in _tiles(base, machine.registers - 4) if written_out(one) <= MOST_WRITTEN]  # what picks, too
     best = min(tiles, key=_row_tile_cycles, default=None)
     if best is None:
@@ -149,7 +182,10 @@ def _row_step_cycles(plan: RowWeightsPlan) -> float:
     """Of a vector of windows."""
     rows, stride = plan.tile_taps * plan.row_channels, plan.axes[-1].stride
     products = rows * (plan.vectors + stride - 1) / FMA_PER_CYCLE
-    loads = READ * rows * stride + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
+    read = READ * rows * stride
+    if isinstance(plan, RowDotsPlan):
+        read = CROSSING * plan.row_channels * plan.runs_of_row * stride
+    loads = read + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
     return max(products, loads, LATENCY) + STEP + STREAM * plan.row_channels
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes, in_pairs
@@ -15,6 +16,8 @@ from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_larg
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
+
+Plan = TypeVar("Plan", bound=PlaneRowWeightsPlan)
 
 MOST_ROWS, MOST_WINDOW_ROWS = 8, 5  # of outputs and of windows, in a tile
 MOST_NARROW_ROWS, MOST_NARROW_WINDOW_ROWS = 14, 10  # of 16 bits, which are converted for every tile that meets them
@@ -40,7 +43,7 @@ LEAST_TASKS, MOST_WEIGHT_TASKS, MOST_CHUNKS = 16, 32, 16
 def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneRowsPlan]]:
     """Predicted cycles and the plan for X or Y."""
     p = problem
-    if not _in_rows(p, machine) or p.accumulate:
+    if not in_rows(p, machine) or p.accumulate:
         return
     axes = gather_axes(p)
     row, inner = axes[-2:]
@@ -89,7 +92,7 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
     return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
 
-def _in_rows(p: ConvProblem, machine: Machine) -> bool:
+def in_rows(p: ConvProblem, machine: Machine, most: int = MOST_TAPS) -> bool:
     """Whether one channel meets one, and rows of few taps lie side by side, where masks cost nothing.
 
     A single axis gains nothing: its rows are images, which lie apart.
@@ -98,7 +101,7 @@ def _in_rows(p: ConvProblem, machine: Machine) -> bool:
         return False
     if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
         return False
-    return prod(p.taps[-2:]) <= MOST_TAPS and p.taps[-1] <= MOST_COLUMNS
+    return prod(p.taps[-2:]) <= most and p.taps[-1] <= MOST_COLUMNS
 
 
 def _is_spread(plan: PlaneRowsPlan) -> bool:
@@ -109,7 +112,7 @@ def _is_spread(plan: PlaneRowsPlan) -> bool:
     return plan.rows > 1 and wide and rows > STREAMS
 
 
-def _pieces(vectors: int, first: int, last: int) -> int:
+def pieces_of(vectors: int, first: int, last: int) -> int:
     """Tiles that are written out, of which the whole ones are one."""
     return vectors - last + first + (last > first)
 
@@ -131,7 +134,7 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
         of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results)
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return plan.products * _pieces(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
+    return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
 
 
 def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
@@ -151,7 +154,7 @@ def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
 def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneRowWeightsPlan]]:
     """Predicted cycles and the plan for W."""
     p = problem
-    if not _in_rows(p, machine) or p.stride[-1] > MOST_PHASES:
+    if not in_rows(p, machine) or p.stride[-1] > MOST_PHASES:
         return
     compute = COMPUTE[p.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
@@ -171,11 +174,11 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         bases = run_bases(inner.stride, p.dtype, plan.column_offsets)
         written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, bases)
-        if rows * row.taps * inner.taps <= MOST_PRODUCTS and _pieces(*written) <= MOST_PIECES:
+        if rows * row.taps * inner.taps <= MOST_PRODUCTS and pieces_of(*written) <= MOST_PIECES:
             found.append((_weights_cycles(one), one))
     if found:
         cycles, plan = min(found, key=lambda candidate: candidate[0])
-        yield cycles, _in_chunks(_windows_in_pairs(plan))
+        yield cycles, in_chunks(_windows_in_pairs(plan))
 
 
 def _windows_in_pairs(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
@@ -205,7 +208,7 @@ def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
     return WAITING * p.groups * p.batch * (of_plane * deep + sums) + read
 
 
-def _in_chunks(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
+def in_chunks(plan: Plan) -> Plan:
     """With runs of groups, and where there are few of these blocks of some images, or rows, that are summed apart."""
     run = max(1, plan.problem.groups // MOST_WEIGHT_TASKS)
     plan = replace(plan, run=run)

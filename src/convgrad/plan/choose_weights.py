@@ -11,13 +11,17 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.choose_depthwise_weights import depthwise_weights_candidates
 from convgrad.plan.choose_group_weights import group_weights_candidates
 from convgrad.plan.choose_in_place_weights import in_place_candidates
+from convgrad.plan.choose_plane_dots import plane_dots_candidates
 from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_run_weights import run_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.depthwise_dots import DepthwiseDotsPlan
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
+from convgrad.plan.group_dots import GroupDotsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
+from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
@@ -44,12 +48,13 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_runs], key=lambda candidate: candidate[0])
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
-    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *_on_units(problem, machine)]
+    by_dots = [*plane_dots_candidates(problem, machine, by_planes[0][1])] if by_planes else []
+    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *by_dots, *_on_units(problem, machine)]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
-        if isinstance(plan, PlaneWeightsPlan):
+        if isinstance(plan, PlaneWeightsPlan | InPlaceDotsPlan | RowDotsPlan | DepthwiseDotsPlan | GroupDotsPlan):
             yield plan
         elif plan.ON_UNITS:
             cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)

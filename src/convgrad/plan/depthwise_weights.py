@@ -36,6 +36,11 @@ class DepthwiseWeightsPlan(WeightsPlan):
         return f"{self.lanes_along}, taps together"
 
     @property
+    def together(self) -> int:
+        """Vectors of sums of the lanes that are read at a time."""
+        return 1
+
+    @property
     def own_sums(self) -> bool:
         """No: sums are always added up, and written, by the second stage."""
         return False
@@ -82,7 +87,7 @@ class DepthwiseWeightsPlan(WeightsPlan):
     @property
     def zeros(self) -> int:
         """Numbers from the first to the last that a tile reads of a row."""
-        return (self.x_columns - 1) * self.problem.x_strides[-1] + self.lanes
+        return (self.x_columns - 1) * self.problem.x_strides[-1] + self.together * self.lanes
 
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""

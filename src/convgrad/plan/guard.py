@@ -68,14 +68,14 @@ def guard_of(plan: Plan) -> Guard | None:
         return _of_weights(problem, along_windows=sums.ALONG_WINDOWS)
     guard = _of_data(problem)
     if isinstance(plan, PhaseLanesPlan) and plan.some_lack_taps:  # zeros in their place meet y
-        return Guard(before=(_whole(problem, "y"), *((_whole(problem, "w"),) if guard else ())))
+        return Guard(before=(whole(problem, "y"), *((whole(problem, "w"),) if guard else ())))
     return guard
 
 
 def _of_data(p: ConvProblem) -> Guard | None:
     if not any(axis.clipped for axis in gather_axes(p)):
         return None
-    weights = (_whole(p, "w"),)
+    weights = (whole(p, "w"),)
     name = p.unknown.value
     shape, strides = p.shapes[name], p.strides[name]
     first_and_last = (1, 0) if p.batch == 1 else (2, (p.batch - 1) * strides[0])
@@ -88,7 +88,7 @@ def _of_data(p: ConvProblem) -> Guard | None:
 def _of_weights(p: ConvProblem, *, along_windows: bool) -> Guard | None:
     if not (along_windows or any(axis.clipped for axis in window_axes(p))):
         return None
-    given = (_whole(p, "x"), _whole(p, "y"))
+    given = (whole(p, "x"), whole(p, "y"))
     keeps = p.accumulate and bool(p.bias_gradient or COPIED_FOR * prod(p.shapes["w"]) <= sum(b.size for b in given))
     if p.accumulate and not keeps:
         return Guard(before=given)
@@ -103,5 +103,6 @@ def _of_one_channel(p: ConvProblem, *, along_windows: bool) -> tuple[Box, ...]:
     return tuple(boxes)
 
 
-def _whole(p: ConvProblem, name: str) -> Box:
+def whole(p: ConvProblem, name: str) -> Box:
+    """All of a tensor."""
     return Box(name, tuple(zip(p.shapes[name], p.strides[name], strict=True)))

@@ -26,6 +26,16 @@ class InPlaceWeightsPlan(WindowLanesPlan):
         return self.axes[-1].windows
 
     @property
+    def together(self) -> int:
+        """Windows of a lane."""
+        return 1
+
+    @property
+    def window_lanes(self) -> int:
+        """Windows of a vector."""
+        return self.together * self.lanes
+
+    @property
     def x_start(self) -> Ints:
         """Element of x where the first block begins."""
         return (0,) * len(self.axes)
@@ -55,7 +65,7 @@ class InPlaceWeightsPlan(WindowLanesPlan):
     @property
     def tile_steps(self) -> int:
         """Vectors of windows in a block."""
-        return max(1, prod(self.block[len(self.outer) :]) // self.lanes)
+        return max(1, prod(self.block[len(self.outer) :]) // self.window_lanes)
 
     def shift(self, n: int, r: int) -> int:
         """How far tap r of axis n moves the row side."""
@@ -73,7 +83,7 @@ class InPlaceWeightsPlan(WindowLanesPlan):
         assert self.lane_count % self.vectors == 0
         assert self.share_rows * self.row_shares == self.row_count
         assert set(self.outer_block) == {1}
-        assert self.block[-1] == self.pitch or (len(self.flat) == 1 and self.block[-1] % self.lanes == 0)
+        assert self.block[-1] == self.pitch or (len(self.flat) == 1 and self.block[-1] % self.window_lanes == 0)
         assert self.axes[-1].dilation * (self.axes[-1].taps - 1) < self.row_slab[1], "a place is of one row of the tile"
         assert alike(p)
 

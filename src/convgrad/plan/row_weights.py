@@ -24,7 +24,7 @@ class RowWeightsPlan(InPlaceWeightsPlan):
     @property
     def vectors_of_row(self) -> int:
         """Of windows."""
-        return -(-self.pitch // self.lanes)
+        return -(-self.pitch // self.window_lanes)
 
     @property
     def x_extent(self) -> Ints:

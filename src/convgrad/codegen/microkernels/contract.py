@@ -19,6 +19,7 @@ from convgrad.codegen.results import Run, rounds_together, store_runs, stream_ru
 
 Sums = dict[tuple[int, int], Value]  # of row and column
 Add = Callable[[Builder, Value, Value, Value], Value]
+Load = Callable[..., Value]  # as `Isa.load` is called
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 
 
@@ -62,6 +63,7 @@ class Tile:
     b_masks: Masks = ()  # likewise of B, per column
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
     b_read: Read | None = None  # likewise of B, where lanes that masks do not hold are zero once they are read
+    loads: Load | None = None  # what reads vectors of either, masked or not, if not `Isa.load`
     adds: Add | None = None  # what adds products to a sum, if no multiply-add
     halves: frozenset[int] = frozenset()  # columns of which the first half of the lanes is computed, read and written
     met: tuple[tuple[int, ...], ...] | None = None  # rows that take part in a sum, per tap; else all

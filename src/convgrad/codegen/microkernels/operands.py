@@ -66,7 +66,7 @@ class Operands:
             number = isa.load_in_all(b, dtype, address, lanes)
             return apart(b, number) if tile.broadcasts_once else number
         if tile.groups is None:
-            return isa.load(b, dtype, address, lanes, mask=mask)
+            return (tile.loads or isa.load)(b, dtype, address, lanes, mask=mask)
         wanted = tile.groups.sources(lanes, self.number)
         starts = range(0, tile.groups.per_vector(lanes), lanes)
         parts = [isa.load(b, dtype, tile.at_a(b, address, start), lanes) for start in starts]
@@ -80,7 +80,7 @@ class Operands:
         if tile.b_read is not None:
             return chosen(b, tile.b_read(b, self.x, offset), mask)
         place = self._place_of_b(offset)
-        return tile.isa.load(b, tile.b_dtype or tile.compute, place, self.lanes, mask=mask)
+        return (tile.loads or tile.isa.load)(b, tile.b_dtype or tile.compute, place, self.lanes, mask=mask)
 
     def _half_of_b(self, offset: int) -> Value:
         tile = self.tile

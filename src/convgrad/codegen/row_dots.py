@@ -1,0 +1,42 @@
+"""Lowering of a RowDotsPlan: a RowWeightsPlan whose products are dot products of pairs of windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convgrad.codegen.in_place_dots import WatchedSums, lower_watched
+from convgrad.codegen.in_place_weights import InPlaceSums
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.dots import PAIR, WORDS
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.pair_reads import PairReads
+from convgrad.codegen.plane_reads import Columns
+from convgrad.codegen.row_weights import RowSums
+from convgrad.plan.in_place_dots import RowDotsPlan
+from convgrad.plan.row_weights import RowWeightsPlan
+
+
+def lower_row_dots(plan: RowDotsPlan) -> KernelModule:
+    """Sums of vectors, whose lanes are added on the way to the weights, and what takes over where numbers are bad."""
+    assert plan.fallback is not None
+    rows = isinstance(plan.fallback, RowWeightsPlan)
+    return lower_watched(RowDotSums(plan), (RowSums if rows else InPlaceSums)(plan.fallback))
+
+
+class RowDotSums(WatchedSums, RowSums):
+    """The first stage."""
+
+    def _tile_of_taps(self, first: int) -> Tile:
+        return replace(RowSums._tile_of_taps(self, first), adds=self.unit.multiply_add)
+
+    def met(self, b: Builder, row: Value, i: int, step: int, shift: int, extent: int) -> Value:
+        """Pairs of windows; what several taps read alike is read once, since LLVM sees that."""
+        first = i // PAIR
+        reads = PairReads(
+            isa=self.isa, compute=self.plan.compute, dtype=self.slab_dtype, step=PAIR * step, image=extent,
+            offsets=(shift,), windows=self.plan.pitch,
+        )  # fmt: skip
+        found = reads.vectors(b, row, first, Columns(first, 1, self.plan.lanes, False))
+        return b.cast("bitcast", found[shift], WORDS) if found else Value(WORDS, "zeroinitializer")
