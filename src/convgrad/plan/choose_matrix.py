@@ -9,7 +9,7 @@ from math import prod
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share
-from convgrad.plan.choose_dots import dot_data_candidates
+from convgrad.plan.choose_dots import dot_data_candidates, paired_outputs_candidates
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import writes_in_place
@@ -120,7 +120,8 @@ def best_matrix_tile(
 
 def data_candidates_on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, MatrixDataPlan]]:
     """Likewise, by matrix tiles and by dot products."""
-    return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine)]
+    along_outputs = paired_outputs_candidates(problem, machine)
+    return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine), *along_outputs]
 
 
 def finished_on_units(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:

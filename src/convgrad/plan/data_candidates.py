@@ -123,6 +123,21 @@ class DataCandidates:
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
+        (cycles, packed), *at_once = self.packed_along_outputs()
+        if prod(self.problem.taps) > 1 and not self.sharing:
+            whole = replace(packed, i_block=max(1, self.channels_in), pixels=False, pixel_major=self.pixel_major)
+            flat = list(flat_data_candidates(whole_blocks(packed), cycles, self.machine))
+            in_place = flat or list(row_data_candidates(self.problem, self.machine, whole))
+            yield from in_place
+            if (
+                prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
+            ):  # parts of rows, in place if they can be
+                cycles = max([cycles, *(other for other, _ in in_place)])
+        yield cycles, packed
+        yield from at_once
+
+    def packed_along_outputs(self) -> Iterator[Predicted]:
+        """Likewise of what is packed: all phases after each other, then at once, where they may be."""
         problem, axes, groups = self.problem, self.axes, self.problem.groups
         taps = prod(problem.taps)
         shape = best_pixel_tile(
@@ -140,12 +155,6 @@ class DataCandidates:
         along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
         cycles = groups * shape.cycles + cost
         whole = self._planned(shape, i_block=max(1, self.channels_in))
-        if taps > 1 and not self.sharing:
-            flat = list(flat_data_candidates(whole_blocks(along_outputs), cycles, self.machine))
-            in_place = flat or list(row_data_candidates(problem, self.machine, whole))
-            yield from in_place
-            if prod(shape.tile[1:-1]) > 1 and shape.tile[-1] < axes[-1].count:  # parts of rows, in place if they can be
-                cycles = max([cycles, *(other for other, _ in in_place)])
         yield cycles, along_outputs
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
