@@ -64,10 +64,10 @@ class InterleavedCopy:
         lanes = copy.isa.lanes(copy.compute)
 
         def load(q: Index, count: Value | None) -> Value:
-            return copy.load_row(b, copy.src_at(b, src, q), 1, lanes, count)
+            return copy.load_row(b, copy.src_run(b, src, q), 1, lanes, count)
 
         def scalar(q: Index, plane: Index, position: Index) -> None:
-            copy.scalar(b, copy.src_at(b, src, q), target(plane, position))
+            copy.scalar(b, copy.src_run(b, src, q), target(plane, position))
 
         def target(plane: Index, position: Index) -> Value:
             return copy.dst_at(b, dst, b.add(position, b.mul(plane, plane_step)))

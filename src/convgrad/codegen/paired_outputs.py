@@ -20,10 +20,10 @@ from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.watched import WatchedStages, lower_with_fallback
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.dots import PAIR
-from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
+from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedPlan
 
 
-def lower_paired_outputs(plan: PairedOutputsPlan | PairedFoldedPlan) -> KernelModule:
+def lower_paired_outputs(plan: PairedPlan) -> KernelModule:
     """Weights, then outputs, and, where numbers are too small for dot products, outputs in f32."""
     stages = PairedFoldedStages if isinstance(plan, PairedFoldedPlan) else PairedOutputsStages
     return lower_with_fallback(plan, stages(plan))
@@ -45,7 +45,7 @@ class PairedSweep(Sweep):
 class PairedOutputsStages(WatchedStages):
     """The stages of a PairedOutputsPlan."""
 
-    plan: PairedOutputsPlan | PairedFoldedPlan  # pyright: ignore
+    plan: PairedPlan  # pyright: ignore
     sweep = PairedSweep
 
     def task(self, b: Builder, at: Places, task: Value) -> None:

@@ -10,9 +10,9 @@ from convgrad.codegen.splitting import Watch, room_for_squares
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.plan.matrix import MatrixDataPlan, limits_of
-from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
+from convgrad.plan.paired_outputs import PairedPlan
 
-Watched = MatrixDataPlan | PairedOutputsPlan | PairedFoldedPlan
+Watched = MatrixDataPlan | PairedPlan
 
 
 def lower_with_fallback(plan: Watched, main: WatchedStages) -> KernelModule:

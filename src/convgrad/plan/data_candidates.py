@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
@@ -34,6 +34,7 @@ from convgrad.plan.tiles import (
 from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.problem.conv import ConvProblem, Unknown
 
+Plan = TypeVar("Plan", bound=DataPlan)
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
@@ -221,7 +222,7 @@ def picks_once(channels: int, axis: GatherAxis) -> bool:
     return known and channels * sum(phase.taps for phase in axis.phases) <= MOST_SHUFFLED
 
 
-def whole_blocks(plan: DataPlan) -> DataPlan:
+def whole_blocks(plan: Plan) -> Plan:
     """With all blocks of lanes in a task, and whole runs of channels."""
     return replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
 

@@ -51,7 +51,7 @@ class PairedWords(Words):
         super().validate()
         assert self.pixels
         assert self.numbers.dtype == "bf16"
-        assert not (self.reads_in_place or self.reads_weights)
+        assert not any((self.reads_in_place, self.reads_weights))
         assert not self.odd or self.runs == self.i_blocks == 1
         assert not self.watch or (self.fallback is not None and not self.numbers.accumulate)
 
@@ -85,6 +85,9 @@ class PairedFoldedPlan(PairedWords, FoldedPlan):
     numbers: ConvProblem
     watch: bool
     fallback: DataPlan | None = None
+
+
+PairedPlan = PairedOutputsPlan | PairedFoldedPlan
 
 
 def paired(p: ConvProblem) -> ConvProblem:

@@ -24,7 +24,7 @@ PRODUCTS: dict[
     ("f32", "any"): (1, ((0, 0),)),
 }
 
-MOST_ADDED = 4  # of sixteen channels that dot products would solve for, at twice the speed
+MOST_ADDED = 2  # channels of 16 bits that lanes are added for, where dot products, at twice the speed, do more
 WHOLE = {"bf16": 1, "f16": 2, "f32": 3}  # pieces of a number that hold all of it
 
 
@@ -53,7 +53,7 @@ def products_on(problem: ConvProblem, machine: Machine) -> tuple[int, Products] 
 def most_added(problem: ConvProblem, machine: Machine) -> int | None:
     """Channels of 16 bits that lanes of f32 are added for (`order.adds_lanes`), where a unit has more arithmetic.
 
-    None where it has not, or f32 falls to pieces on it. Dot products solve for sixteen channels at a time.
+    None where it has not, or f32 falls to pieces on it. Dot products have vectors along outputs for three and more.
     """
     if problem.dtype == "f32" or products_on(problem, machine) is None:
         return None
