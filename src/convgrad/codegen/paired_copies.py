@@ -71,7 +71,7 @@ class PairedCopy(Copy):
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
-            inner, body = [along_dst], self._every
+            inner, body = [along_dst], self._every if self.partner == 1 else self._rows
             beside = self._beside(dims, along_dst)
             if beside is not None:
                 inner, body = [along_dst, beside], self._several
@@ -117,6 +117,57 @@ class PairedCopy(Copy):
 
         b.loop(0, whole, vector, step=many, name="runs")
         b.loop(whole, beside.extent, one, name="run")
+
+    def emit_planes(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """As any copy does, two planes of rows at once."""
+        if inner.src == 1 != self.partner and planes == PAIR:
+            self.nest(b, src, dst, dims, lambda s, d: self._rows(b, s, d, inner, planes, pitch))
+        else:
+            Copy.emit_planes(self, b, src, dst, dims, inner, planes, pitch)
+
+    def _rows(self, b: Builder, src: Value, dst: Value, run: Dim, planes: int = 1, pitch: int = 0) -> None:
+        """A row of numbers and that of their partners, by whole vectors; of two planes, words of even places in one."""
+        words = self.isa.lanes(self.compute)
+        length = PAIR * words
+        whole = b.mul(b.floor_div(run.extent, length), length)
+
+        def vectors(q: Index, rest: Index | None = None) -> None:
+            rows = [self._row(b, src, q, rest), self._row(b, self.src_at(b, src, self.partner or 0), q, rest)]
+            if self.partner is None:
+                rows[1] = Value(rows[0].type, "zeroinitializer")
+            for part in range(PAIR):
+                places = range(part, length, PAIR) if planes > 1 else range(part * words, (part + 1) * words)
+                there = b.add(b.floor_div(q, PAIR), part * pitch) if planes > 1 else b.add(q, part * words)
+                count = None
+                if rest is not None and planes > 1:
+                    count = index(b.mul(b.floor_div(b.add(rest, 1 - part), PAIR), PAIR))
+                elif rest is not None:
+                    count = index(b.mul(b.minimum(b.maximum(b.sub(rest, part * words), 0), words), PAIR))
+                both = shuffle(b, *rows, [place + row * length for place in places for row in range(PAIR)])
+                self.isa.store_bits(b, both, self.dst_at(b, dst, there), count)
+
+        def last() -> None:
+            if planes == 1:  # some words twice cost less than a mask
+                b.either(
+                    b.compare("sge", run.extent, length),
+                    lambda: vectors(b.sub(run.extent, length)), lambda: vectors(whole, rest),
+                )  # fmt: skip
+            else:
+                vectors(whole, rest)
+
+        b.loop(0, whole, lambda q, _: vectors(q), step=length, name="rows")
+        rest = b.sub(run.extent, whole)
+        if rest != 0:
+            with b.when(b.compare("sgt", rest, 0)):
+                last()
+
+    def _row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
+        """A vector of numbers, which are looked at."""
+        numbers = load_bf16(b, self.isa, self.src_at(b, src, q), PAIR * self.isa.lanes(self.compute), count)
+        self.note(b, numbers)
+        return numbers
 
     def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
         """Words, or the first `count`; from one to the next they are as far apart as loads bring them, or `step`."""
