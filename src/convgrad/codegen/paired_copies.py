@@ -134,9 +134,9 @@ class PairedCopy(Copy):
         whole = b.mul(b.floor_div(run.extent, length), length)
 
         def vectors(q: Index, rest: Index | None = None) -> None:
-            rows = [self._row(b, src, q, rest), self._row(b, self.src_at(b, src, self.partner or 0), q, rest)]
-            if self.partner is None:
-                rows[1] = Value(rows[0].type, "zeroinitializer")
+            even, odd = self._row(b, src, q, rest), Value(vector_of(length, "i16"), "zeroinitializer")
+            if self.partner is not None:
+                odd = self._row(b, self.src_at(b, src, self.partner), q, rest)
             for part in range(PAIR):
                 places = range(part, length, PAIR) if planes > 1 else range(part * words, (part + 1) * words)
                 there = b.add(b.floor_div(q, PAIR), part * pitch) if planes > 1 else b.add(q, part * words)
@@ -145,7 +145,7 @@ class PairedCopy(Copy):
                     count = index(b.mul(b.floor_div(b.add(rest, 1 - part), PAIR), PAIR))
                 elif rest is not None:
                     count = index(b.mul(b.minimum(b.maximum(b.sub(rest, part * words), 0), words), PAIR))
-                both = shuffle(b, *rows, [place + row * length for place in places for row in range(PAIR)])
+                both = shuffle(b, even, odd, [place + row * length for place in places for row in range(PAIR)])
                 self.isa.store_bits(b, both, self.dst_at(b, dst, there), count)
 
         def last() -> None:

@@ -79,7 +79,7 @@ def paired_outputs_candidates(
     if problem.dtype != "bf16" or not few or _products(problem, machine) is None:
         return
     watch = needs_watch(problem.dtype, 1)
-    for cycles, words in DataCandidates(paired(problem), machine).packed_along_outputs():
+    for cycles, words in DataCandidates(paired(problem), machine).packed_along_outputs(words=True):
         kind: type[PairedPlan] = PairedFoldedPlan if isinstance(words, FoldedPlan) else PairedOutputsPlan
         plan = as_kind(kind, words, numbers=problem, watch=watch)
         if plan.odd:

@@ -137,8 +137,8 @@ class DataCandidates:
         yield cycles, packed
         yield from at_once
 
-    def packed_along_outputs(self) -> Iterator[Predicted]:
-        """Likewise of what is packed: all phases after each other, then at once, where they may be."""
+    def packed_along_outputs(self, *, words: bool = False) -> Iterator[Predicted]:
+        """Likewise of what is packed, words as they are: all phases after each other, then at once, if they may be."""
         problem, axes, groups = self.problem, self.axes, self.problem.groups
         taps = prod(problem.taps)
         shape = best_pixel_tile(
@@ -148,7 +148,7 @@ class DataCandidates:
         apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
         narrow = TURN_NARROW if once and problem.dtype != self.base.compute else 0.0
-        packed = (scattered + narrow if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
+        packed = (scattered + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
         unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK) + narrow
         cost = self.elements_in * packed
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
