@@ -104,18 +104,20 @@ def test_what_it_is_for():
 
 @pytest.mark.skipif(REAL not in HERE, reason="the processor has no such instruction")
 def test_the_instruction_is_used():
-    for plan in plans_of(small(X, 64, 3), REAL):
-        assert "vdpbf16ps" in jit.assembly(lower(plan).ir, machine_for(REAL))
+    for plan in (*plans_of(small(X, 64, 3), REAL), *plans_of(small(Y, 64, 3, name="a row"), REAL)):
+        assembly = jit.assembly(lower(plan).ir, machine_for(REAL))
+        assert "vdpbf16ps" in assembly
+        assert ("vcvtne" in assembly) == plan.writes_in_place
 
 
 @pytest.mark.skipif(REAL not in HERE, reason="the processor has no such instruction")
 def test_bits_are_those_of_the_instruction():
-    """Sums are rounded, so that any other order shows."""
-    problem = small(X, 33, 3, out_dtype="f32")
-    given = data(problem, np.random.default_rng(3), lambda rng, s: rng.standard_normal(s))
-    for plan in plans_of(problem):
-        (emulated, _), (real, _) = run(plan, given), run(replace(plan, isa=REAL), given)
-        np.testing.assert_array_equal(emulated, real)
+    """Sums are rounded, so that any other order shows; and results, in tiles and as they are copied."""
+    for problem in (small(X, 33, 3, out_dtype="f32"), small(Y, 33, 3, name="a row"), small(Y, 33, 3)):
+        given = data(problem, np.random.default_rng(3), lambda rng, s: rng.standard_normal(s))
+        for plan in plans_of(problem):
+            (emulated, _), (real, _) = run(plan, given), run(replace(plan, isa=REAL), given)
+            np.testing.assert_array_equal(emulated, real)
 
 
 # --- numbers that dot products take differently

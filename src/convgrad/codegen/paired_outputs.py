@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.folded import FoldedStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, lanes_of, vector_of
-from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.isa.dots import DOT_UNITS
+from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.codegen.isa.dots import DOT_UNITS, LANES, DotUnit
 from convgrad.codegen.lanes import whole_lanes
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
@@ -20,6 +20,7 @@ from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.watched import WatchedStages, lower_with_fallback
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.dots import PAIR
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedPlan
 
 
@@ -29,8 +30,25 @@ def lower_paired_outputs(plan: PairedPlan) -> KernelModule:
     return lower_with_fallback(plan, stages(plan))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NarrowedTile(Tile):
+    """A tile of sums none of which is denormal, or a fallback writes all again: the unit rounds them to bf16."""
+
+    unit: DotUnit
+
+    def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """Two vectors side by side at a time."""
+        for run in self._runs(b, c, tile):
+            for n in range(0, len(run.vectors), PAIR):
+                b.store(
+                    self.unit.narrow(b, run.vectors[n : n + PAIR]), b.at(run.address, n * LANES, "i16"), BYTES["bf16"]
+                )
+
+
 class PairedSweep(Sweep):
     """All tiles of a task, whose sums take words."""
+
+    plan: PairedPlan  # pyright: ignore
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         unit = DOT_UNITS[self.plan.isa]()
@@ -39,7 +57,8 @@ class PairedSweep(Sweep):
             words = vector_of(lanes_of(total), "i32")
             return unit.multiply_add(b, b.cast("bitcast", x, words), b.cast("bitcast", y, words), total)
 
-        return replace(super()._tile(shape), adds=adds)
+        tile = replace(super()._tile(shape), adds=adds)
+        return as_kind(NarrowedTile, tile, unit=unit) if tile.c_dtype == "bf16" and self.plan.watch else tile
 
 
 class PairedOutputsStages(WatchedStages):
