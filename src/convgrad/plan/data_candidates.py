@@ -130,9 +130,8 @@ class DataCandidates:
             flat = list(flat_data_candidates(whole_blocks(packed), cycles, self.machine))
             in_place = flat or list(row_data_candidates(self.problem, self.machine, whole))
             yield from in_place
-            if (
-                prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
-            ):  # parts of rows, in place if they can be
+            parts = prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
+            if parts:  # of rows, in place if they can be
                 cycles = max([cycles, *(other for other, _ in in_place)])
         yield cycles, packed
         yield from at_once
