@@ -57,7 +57,7 @@ def with_channels(problem, c, k, first):
 def test_random_problems_exactly():
     """As planned, and in other blocks: strides of any kind, groups, borders, odd channels."""
     met, isa = [], HERE[-1]
-    for seed in range(150):
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         problem = replace(random_problem(rng), accumulate=False, dtype="bf16")
         out_dtype = str(rng.choice(["bf16", "f32"]))
@@ -72,7 +72,7 @@ def test_random_problems_exactly():
             except AssertionError as error:
                 raise AssertionError(f"seed {seed}: {problem}\n{plan}\n{error}") from None
             met.append(plan)
-    assert len(met) > 50
+    assert len(met) > 30
     assert {type(plan) for plan in met} == set(KINDS)
     assert any(plan.odd for plan in met)
     assert any(plan.planes > 1 for plan in met)
