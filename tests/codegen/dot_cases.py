@@ -8,7 +8,7 @@ import pytest
 
 from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import load_here
-from codegen.matrix_checks import WIDE, run
+from codegen.matrix_checks import WIDE, asked, run
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
 from convgrad.plan.data_in_place import writes_in_place
@@ -118,7 +118,8 @@ def check_watched(plan):
     """The fallback takes over wherever one number is infinite."""
     module = lower(plan)
     made = module, load_here(module, machine_for(EMULATED))
-    ones = {name: np.ones(shape) for name, shape in plan.problem.shapes.items() if name != plan.problem.unknown.value}
+    problem = asked(plan)
+    ones = {name: np.ones(shape) for name, shape in problem.shapes.items() if name != problem.unknown.value}
     for name, values in ones.items():
         for place in range(values.size):
             given = {n: v.copy() for n, v in ones.items()}

@@ -115,7 +115,7 @@ def run(plan, given, bias=None, held=0.0, made=None):
 
     `made` is the module of the plan and what `load_here` gave for it.
     """
-    p, machine = plan.problem, machine_for(plan.isa)
+    p, machine = asked(plan), machine_for(plan.isa)
     unknown = p.unknown.value
     arrays = {
         n: StridedArray(s, p.strides[n], numpy_dtype(p.out_dtype if n == unknown else p.dtype))
@@ -132,6 +132,11 @@ def run(plan, given, bias=None, held=0.0, made=None):
     module, loaded = made or (lower(plan), None)
     ran = run_here(module, machine, [*(arrays[name] for name in "xwy"), bias], loaded=loaded)
     return arrays[unknown].view.copy(), any(symbol.startswith("again.") for symbol in ran)
+
+
+def asked(plan):
+    """The problem of a plan, of numbers where that is of words."""
+    return getattr(plan, "numbers", plan.problem)
 
 
 def data(problem, rng, make):
@@ -170,7 +175,7 @@ BF16_KINDS = {  # every number of a kind, and whether vectors must compute them
 
 def check_kind(plan, kind):
     """Data of one of BF16_KINDS are within the bound of f32, and are computed on vectors if they must be."""
-    problem, (make, on_vectors) = plan.problem, BF16_KINDS[kind]
+    problem, (make, on_vectors) = asked(plan), BF16_KINDS[kind]
     given = {n: v.astype(BF16).astype(np.float32) for n, v in data(problem, np.random.default_rng(5), make).items()}
     result, again = run(plan, given)
     assert again == on_vectors

@@ -13,6 +13,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.lane_sums import LaneSumsPlan
+from convgrad.plan.paired_outputs import PairedWords
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
@@ -61,7 +62,8 @@ def _weights_tile(plan: WeightsPlan) -> tuple[int, int, int]:
 def facts(plan: Plan) -> Iterator[tuple[str, Any, str]]:
     """Name, value for programs, words for people."""
     yield "vectors", *_twice(_vectors(plan))
-    yield "numbers", plan.compute, f"{plan.compute}, {plan.lanes} in a vector"
+    of_words = "pairs of bf16" if isinstance(plan, PairedWords) else plan.compute
+    yield "numbers", plan.compute, f"{of_words}, {plan.lanes} in a vector"
     if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
         yield from plane_facts.facts(plan)
     elif isinstance(plan, DataPlan):
@@ -99,7 +101,8 @@ def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
     yield "phases", phases[1:], dense if prod(phases) == 1 else split
     yield "tile", {"outputs": plan.tile, "channels": plan.width}, f"{tile(plan)}, in registers"
     yield "block", plan.block, f"{_by(plan.block)} outputs of each phase per task (batch first)"
-    yield "input channels", plan.i_block, f"{plan.i_block} of {plan.in_channels} packed at a time"
+    pairs = "pairs of them, " if isinstance(plan, PairedWords) else ""
+    yield "input channels", plan.i_block, f"{pairs}{plan.i_block} of {plan.in_channels} packed at a time"
     blocks = f"{plan.blocks_per_task} of {plan.lane_blocks} blocks of {plan.width}, per task"
     yield "output channels", plan.blocks_per_task, blocks
     yield "input", plan.reads_in_place, "read where it lies" if plan.reads_in_place else "packed into a slab"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import TypeGuard
 
 from convgrad.codegen.interleave import MOST_PLANES, load_every
 from convgrad.codegen.interleaved_copies import InterleavedCopy
@@ -52,9 +53,9 @@ class Copy:
             inner, body = [along_dst], self._fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], Squares(self).emit
-            if along_src.src == 1 and _few(along_dst.extent) and along_src.dst == along_dst.extent:
+            if along_src.src == 1 and few(along_dst.extent) and along_src.dst == along_dst.extent:
                 body = InterleavedCopy(self).interleave_axes
-            elif along_src.src == 1 and _few(along_src.extent) and along_dst.src == along_src.extent:
+            elif along_src.src == 1 and few(along_src.extent) and along_dst.src == along_src.extent:
                 body = InterleavedCopy(self).deinterleave_axes
         else:
             inner, body = [], self.scalar
@@ -81,7 +82,7 @@ class Copy:
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
-        beside = next((d for d in dims if d.dst == 1 and _few(d.extent)), Dim(1, 0, 1))
+        beside = next((d for d in dims if d.dst == 1 and few(d.extent)), Dim(1, 0, 1))
         assert isinstance(beside.extent, int)
         if inner.dst == beside.extent and planes * beside.extent <= MOST_PLANES:  # phases, of a few channels each
             axes, vectors = [(planes, pitch), (beside.extent, beside.src)], InterleavedCopy(self)
@@ -162,6 +163,10 @@ class Copy:
     def dst_at(self, b: Builder, base: Value, offset: Index) -> Value:
         """The address of a number of dst."""
         return b.at(base, offset, STORAGE[self.dst_dtype])
+
+    def src_run(self, b: Builder, base: Value, q: Index) -> Value:
+        """The address of element q of a run that `load_row` takes by step 1."""
+        return self.src_at(b, base, q)
 
     # --- one innermost piece
 
@@ -293,5 +298,6 @@ def nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
     return min(found, key=lambda d: (d is not along_dst, d.src), default=None)
 
 
-def _few(extent: Index) -> bool:
+def few(extent: Index) -> TypeGuard[int]:
+    """Whether an extent is known, and as few planes as are moved together."""
     return isinstance(extent, int) and 1 < extent <= 8

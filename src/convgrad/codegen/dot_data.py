@@ -10,13 +10,14 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS
-from convgrad.codegen.matrix_data import MatrixStages, lower_with_fallback
+from convgrad.codegen.matrix_data import MatrixStages
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep, bytes_ahead
 from convgrad.codegen.tap_sums import Spot
+from convgrad.codegen.watched import lower_with_fallback
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from convgrad.codegen.dot_data import DotStages, DotSweep
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index
-from convgrad.codegen.matrix_data import lower_with_fallback
 from convgrad.codegen.microkernels.dots import DotTile, Steps
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.runs import RunStages, strides_of_taps
+from convgrad.codegen.watched import lower_with_fallback
 from convgrad.plan.dots import LANES, PAIR
 from convgrad.plan.runs import DotRunPlan
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data import DataStages, emit_data
 from convgrad.codegen.ir import Builder
@@ -34,7 +36,6 @@ class FoldedStages(DataStages):
         in_step, out_step = p.w_strides[1:3]
         count = b.minimum(b.sub(plan.in_channels, b.mul(i_block, plan.i_block)), plan.i_block)
         origin = b.dot([(group, p.w_strides[0]), (block, per_block * out_step), (i_block, plan.i_block * in_step)])
-        copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         run = plan.i_block // plan.runs
         tap_steps = row_major((*p.taps[:-1], plan.problem.taps[-1]), run * plan.width)
         for first, many, taps in self._alike():
@@ -48,15 +49,25 @@ class FoldedStages(DataStages):
             ]  # fmt: skip
             if plan.runs > 1:
                 panel = plan.panel // plan.runs
-                dims += [Dim(b.floor_div(count, run), run * in_step, panel), Dim(run, in_step, plan.width)]
+                channels = [Dim(b.floor_div(count, run), run * in_step, panel), Dim(run, in_step, plan.width)]
             else:
-                dims.append(Dim(count, in_step, plan.width))
-            copy.emit(b, source, there, dims)
+                channels = [Dim(count, in_step, plan.width)]
+            self.copy_weights(b, source, there, dims, channels)
         if bias is not None:
+            copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
             with b.when(b.compare("eq", i_block, 0)):
                 first = b.add(b.mul(group, p.x_channels), b.mul(block, per_block))
                 source = b.at(at.bias, b.mul(first, p.bias_stride), STORAGE[p.dtype])
                 copy.emit(b, source, bias, [Dim(per_block, p.bias_stride, s), Dim(s, 0, 1)])
+
+    def copy_weights(
+        self, b: Builder, source: Value, target: Value, dims: Sequence[Dim], channels: Sequence[Dim]
+    ) -> None:  # fmt: skip
+        """Those of some taps and lanes, of all channels of the input."""
+        copy = Copy(
+            isa=self.isa, compute=self.plan.compute, src_dtype=self.plan.problem.dtype, dst_dtype=self.plan.compute
+        )  # fmt: skip
+        copy.emit(b, source, target, [*dims, *channels])
 
     def _alike(self) -> list[tuple[int, int, range]]:
         """Phases next to each other that have the same taps: the first, how many, and their taps."""

@@ -36,7 +36,7 @@ class InterleavedCopy:
             return copy.src_at(b, src, b.add(position, place))
 
         def load(plane: int, position: Index, count: Value | None) -> Value:
-            return copy.isa.load(b, copy.src_dtype, source(plane, position), lanes, count)
+            return copy.load_row(b, source(plane, position), 1, lanes, count)
 
         def scalar(q: Index, plane: Index, position: Index) -> None:
             copy.scalar(b, source(plane, position), copy.dst_at(b, dst, q))
@@ -64,10 +64,10 @@ class InterleavedCopy:
         lanes = copy.isa.lanes(copy.compute)
 
         def load(q: Index, count: Value | None) -> Value:
-            return copy.isa.load(b, copy.src_dtype, copy.src_at(b, src, q), lanes, count)
+            return copy.load_row(b, copy.src_run(b, src, q), 1, lanes, count)
 
         def scalar(q: Index, plane: Index, position: Index) -> None:
-            copy.scalar(b, copy.src_at(b, src, q), target(plane, position))
+            copy.scalar(b, copy.src_run(b, src, q), target(plane, position))
 
         def target(plane: Index, position: Index) -> Value:
             return copy.dst_at(b, dst, b.add(position, b.mul(plane, plane_step)))

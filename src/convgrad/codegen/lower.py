@@ -18,6 +18,8 @@ LOWERINGS = {
     "DotRunPlan": "dot_runs",
     "TurnedDotPlan": "turned_dots",
     "DotDataPlan": "dot_data",
+    "PairedOutputsPlan": "paired_outputs",
+    "PairedFoldedPlan": "paired_outputs",
     "DotWeightsPlan": "dot_weights",
     "MatrixRunPlan": "matrix_runs",
     "MatrixDataPlan": "matrix_data",

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import DataStages, data_fallback, emit_data
 from convgrad.codegen.halves import HalvesCopy
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
@@ -18,31 +17,19 @@ from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.paired_weights import PairedPanel
 from convgrad.codegen.split_weights import SplitPanel
-from convgrad.codegen.splitting import Pieces, Watch, room_for_squares
+from convgrad.codegen.splitting import Pieces
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot
-from convgrad.codegen.verdict import Verdict
+from convgrad.codegen.watched import WatchedStages, lower_with_fallback
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
-from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of, limits_of
+from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
 from convgrad.plan.strides import row_major
 
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
     """Weights, then outputs, which are computed again on vectors if the data turned out to be beyond the pieces."""
     return lower_with_fallback(plan, MatrixStages(plan))
-
-
-def lower_with_fallback(plan: MatrixDataPlan, main: MatrixStages) -> KernelModule:
-    """The stages of a plan, a verdict on the data, and the kernel that takes over where it is bad."""
-    module, fallback = Module(), None
-    stages, shared, scratch = emit_data(module, main)
-    if plan.fallback is not None and main.verdict is not None:
-        main.verdict.emit(module)
-        fallback = data_fallback(plan.fallback, after=len(stages))
-    return KernelModule(
-        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback
-    )  # fmt: skip
 
 
 class MatrixSweep(Sweep):
@@ -77,26 +64,11 @@ class MatrixSweep(Sweep):
         return Reduction(0, deep, plan.slab_strides[1], plan.pieces * plan.width * DEPTH)
 
 
-class MatrixStages(DataStages):
+class MatrixStages(WatchedStages):
     """Both stages of a MatrixDataPlan."""
 
     plan: MatrixDataPlan
     sweep = MatrixSweep
-
-    def __init__(self, plan: MatrixDataPlan):
-        super().__init__(plan)
-        self.verdict = (
-            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, self.panels, self.tasks)
-            if plan.watch
-            else None
-        )
-        self.watch: Watch | None = None
-        self.room: Value | None = None
-
-    @property
-    def shared_bytes(self) -> int:
-        """Packed weights and bias, and what was found about the data."""
-        return super().shared_bytes + (self.verdict.size if self.verdict else 0)
 
     @property
     def packed_kind(self) -> str:
@@ -108,8 +80,10 @@ class MatrixStages(DataStages):
         """Whether bf16 are moved two by two: their channels come in pairs."""
         return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
 
-    def _new_watch(self, b: Builder) -> Watch | None:
-        return Watch(b, self.plan.lanes, bf16=moves_pairs(self.plan)) if self.verdict else None
+    @property
+    def watches_pairs(self) -> bool:
+        """Not of pieces."""
+        return moves_pairs(self.plan)
 
     @property
     def _f32_panel(self) -> int:
@@ -127,42 +101,12 @@ class MatrixStages(DataStages):
         """Whether weights of neither side lie side by side, so that a panel is put in order before it is split."""
         return 1 not in self.plan.problem.w_strides[1:3]
 
-    def _pack(
-        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
-    ) -> None:
-        """As for any DataPlan, watching the weights, in a function that does nothing else."""
-        room, watch = self.room, self.watch
-        self.room = room_for_squares(b, self.plan.lanes)
-        self.watch = self._new_watch(b)
-        super()._pack(b, at, which, target, bias)
-        if self.verdict and self.watch:
-            group, block, i_block = which
-            if bias is not None:
-                with b.when(b.compare("eq", i_block, 0)):
-                    self._note_bias(b, bias, self.watch)
-            panel = b.add(b.mul(b.add(b.mul(group, self.plan.lane_blocks), block), self.plan.i_blocks), i_block)
-            self.verdict.note_second(b, at.shared, panel, self.watch)
-        self.room, self.watch = room, watch
-
-    def _note_bias(self, b: Builder, bias: Value, watch: Watch) -> None:
-        """What sums begin with is flushed like they are; the first panel of a lane block has packed it."""
-        for lane in range(0, self.plan.width, self.plan.lanes):
-            watch.note(b, self.isa.load(b, "f32", b.at(bias, lane, "float"), self.plan.lanes))
-
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """With tiles."""
         unit = UNITS[self.plan.isa](self.plan.rows)
         unit.begin(b)
         self.watched_task(b, at, task)
         unit.end(b)
-
-    def watched_task(self, b: Builder, at: Places, task: Value) -> None:
-        """As for any DataPlan, watching the input."""
-        self.room = room_for_squares(b, self.plan.lanes)
-        self.watch = self._new_watch(b)
-        super().task(b, at, task)
-        if self.verdict and self.watch:
-            self.verdict.note_first(b, at.shared, task, self.watch)
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS
-from convgrad.codegen.matrix_data import MatrixSweep, lower_with_fallback
+from convgrad.codegen.matrix_data import MatrixSweep
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.paired_copies import PAIR
 from convgrad.codegen.runs import RunStages, strides_of_taps
 from convgrad.codegen.stages import Places
+from convgrad.codegen.watched import lower_with_fallback
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.matrix import COLUMNS, DEPTH
 from convgrad.plan.runs import MatrixRunPlan

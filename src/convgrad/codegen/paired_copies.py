@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from convgrad.codegen.copying import Copy
+from convgrad.codegen.copying import Copy, few
+from convgrad.codegen.interleave import load_every
+from convgrad.codegen.interleaved_copies import InterleavedCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa.base import Isa, first_lanes, shuffle
@@ -22,6 +24,7 @@ from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 PAIR = 2
 LEAST_RUN = 4  # words, of which several runs are worth putting together
+MOST_APART = 8  # numbers from a word to the next, up to which all that lies between is loaded and dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,15 @@ class PairedCopy(Copy):
         """Memory for one."""
         return self.room
 
+    @property
+    def step(self) -> int:
+        """From a word to the next that one load brings."""
+        return PAIR if self.partner == 1 else 1
+
+    def src_run(self, b: Builder, base: Value, q: Index) -> Value:
+        """The address of word q of a run."""
+        return self.src_at(b, base, b.mul(q, self.step))
+
     def with_partner(self, partner: int | None) -> PairedCopy:
         """The same of numbers whose partners are elsewhere."""
         return replace(self, partner=partner)
@@ -53,18 +65,26 @@ class PairedCopy(Copy):
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
         """dst[Σ i · dst step] = the pair at src[Σ i · src step], over the box."""
         dims = self.merged(b, dims)
-        step = PAIR if self.partner == 1 else 1  # from a word to the next that one load brings
+        step = self.step
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == step), None)
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
-            inner, body = [along_dst], self._every
+            inner, body = [along_dst], self._every if self.partner == 1 else self._rows
             beside = self._beside(dims, along_dst)
             if beside is not None:
                 inner, body = [along_dst, beside], self._several
+        elif along_dst is not None and along_src is not None and few(along_src.extent):
+            inner, body = [along_dst, along_src], Squares(self).emit
+            if along_dst.src == step * along_src.extent:
+                body = InterleavedCopy(self).deinterleave_axes
+            elif step < along_dst.src <= MOST_APART:
+                inner, body = [along_dst], self._every
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], Squares(self).emit
+        elif along_dst is not None and step < along_dst.src <= MOST_APART:
+            inner, body = [along_dst], self._every
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
 
@@ -98,13 +118,74 @@ class PairedCopy(Copy):
         b.loop(0, whole, vector, step=many, name="runs")
         b.loop(whole, beside.extent, one, name="run")
 
+    def emit_planes(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """As any copy does, two planes of rows at once."""
+        if inner.src == 1 != self.partner and planes == PAIR:
+            self.nest(b, src, dst, dims, lambda s, d: self._rows(b, s, d, inner, planes, pitch))
+        else:
+            Copy.emit_planes(self, b, src, dst, dims, inner, planes, pitch)
+
+    def _rows(self, b: Builder, src: Value, dst: Value, run: Dim, planes: int = 1, pitch: int = 0) -> None:
+        """A row of numbers and that of their partners, by whole vectors; of two planes, words of even places in one."""
+        words = self.isa.lanes(self.compute)
+        length = PAIR * words
+        whole = b.mul(b.floor_div(run.extent, length), length)
+
+        def vectors(q: Index, rest: Index | None = None) -> None:
+            even, odd = self._row(b, src, q, rest), Value(vector_of(length, "i16"), "zeroinitializer")
+            if self.partner is not None:
+                odd = self._row(b, self.src_at(b, src, self.partner), q, rest)
+            for part in range(PAIR):
+                places = range(part, length, PAIR) if planes > 1 else range(part * words, (part + 1) * words)
+                there = b.add(b.floor_div(q, PAIR), part * pitch) if planes > 1 else b.add(q, part * words)
+                count = None
+                if rest is not None and planes > 1:
+                    count = index(b.mul(b.floor_div(b.add(rest, 1 - part), PAIR), PAIR))
+                elif rest is not None:
+                    count = index(b.mul(b.minimum(b.maximum(b.sub(rest, part * words), 0), words), PAIR))
+                both = shuffle(b, even, odd, [place + row * length for place in places for row in range(PAIR)])
+                self.isa.store_bits(b, both, self.dst_at(b, dst, there), count)
+
+        def last() -> None:
+            if planes == 1:  # some words twice cost less than a mask
+                b.either(
+                    b.compare("sge", run.extent, length),
+                    lambda: vectors(b.sub(run.extent, length)), lambda: vectors(whole, rest),
+                )  # fmt: skip
+            else:
+                vectors(whole, rest)
+
+        b.loop(0, whole, lambda q, _: vectors(q), step=length, name="rows")
+        rest = b.sub(run.extent, whole)
+        if rest != 0:
+            with b.when(b.compare("sgt", rest, 0)):
+                last()
+
+    def _row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
+        """A vector of numbers, which are looked at."""
+        numbers = load_bf16(b, self.isa, self.src_at(b, src, q), PAIR * self.isa.lanes(self.compute), count)
+        self.note(b, numbers)
+        return numbers
+
     def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
-        """Words, or the first `count`."""
-        if self.partner == 1:
+        """Words, or the first `count`; from one to the next they are as far apart as loads bring them, or `step`."""
+        if step not in (1, self.step):
+            words = self._together(b, lambda place: self._apart(b, self.src_at(b, src, place), step, lanes, count))
+        elif self.partner == 1:
             words = load_bf16(b, self.isa, src, PAIR * lanes, None if count is None else b.mul(count, PAIR))
         else:
             words = self._together(b, lambda place: load_bf16(b, self.isa, self.src_at(b, src, place), lanes, count))
         return b.cast("bitcast", words, vector_of(lanes, "float"))
+
+    def _apart(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None) -> Value:
+        """Numbers that lie `step` apart, or the first `count`."""
+
+        def load(q: Index, count: Value | None) -> Value:
+            return load_bf16(b, self.isa, self.src_at(b, src, q), lanes, count)
+
+        return load_every(b, lanes, step, lanes if count is None else count, load)
 
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One word."""

@@ -263,7 +263,7 @@ class Squares:
         b.loop(0, lanes, one, name="row")
 
     def _store_whole(self, b: Builder, square: Square, values: list[Value], room: Value | None) -> None:
-        if self.copy.own_squares:
+        if self.copy.pieces is not None:
             self._store_from_room(b, square, values, None, self.lanes, room)
             return
         copy, lines = self.copy, self._lines(b, square.dst, square.dst_step, STORAGE[self.copy.dst_dtype])

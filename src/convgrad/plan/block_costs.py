@@ -57,7 +57,8 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
             again = tasks * plan.blocks_per_task * read if read > STREAMED_BYTES else 0
             return cycles * alone + moved + again / STREAM_BYTES
         return cycles * (OVERFLOW * (_overflow(read, SLAB_BYTES) + scattered) + alone) + moved
-    room = ROWS_BYTES if plan.pixels and plan.rows_at_once <= FEW_ROWS else SLAB_BYTES
+    few = plan.pixels and plan.rows_at_once <= FEW_ROWS and not plan.BY_DOTS  # words of L2 feed tiles as well
+    room = ROWS_BYTES if few else SLAB_BYTES
     results = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results, RESULT_BYTES) + scattered
     if plan.packs_weights:

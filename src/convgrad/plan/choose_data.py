@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from convgrad.plan.blocks import best_blocks, best_outputs, even_share
 from convgrad.plan.choose_plane_data import plane_data_candidates
 from convgrad.plan.choose_plane_rows import plane_rows_candidates
 from convgrad.plan.data import DataPlan
-from convgrad.plan.data_candidates import DataCandidates, picks_once, sums_taps_inside, whole_blocks
+from convgrad.plan.data_candidates import DataCandidates, whole_blocks
 from convgrad.plan.data_in_place import (
-    MOST_KNOWN_PHASES,
     is_mostly_border,
     reads_in_place,
     widened,
@@ -22,21 +20,18 @@ from convgrad.plan.data_in_place import (
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.flat_data import FlatDataPlan
-from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import FEW_CHANNELS, Along
+from convgrad.plan.order import Along
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_products import RowProductsPlan, row_products_candidates
 from convgrad.plan.run_sums import run_sums_candidates
-from convgrad.plan.turned_data import TurnedDataPlan, known_axes
 from convgrad.plan.units import products_on
+from convgrad.plan.unrolling import unrolled_axes
 from convgrad.problem.conv import ConvProblem
 
-MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
-MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster
 LANES_SUM: dict[Along, Callable[[DataPlan, Machine], Iterable[tuple[float, Any]]]] = {
     Along.CHANNELS: lane_sums_candidates,
     Along.RUNS: run_sums_candidates,
@@ -103,31 +98,9 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
         inside = min(high - low for low, high in map(inner.inside, inner.phases))
         tile = (*plan.tile[:-1], even_share(inside, plan.tile[-1]) if inside else 1)
         plan = replace(plan, reads_in_place=True, writes_in_place=True, tile=tile, block=tile)
-    plan = best_blocks(replace(plan, unroll=_unrolled_axes(plan, machine)), cycles)
+    plan = best_blocks(replace(plan, unroll=unrolled_axes(plan, machine)), cycles)
     plan = with_weights_in_place(plan)
     return replace(plan, writes_in_place=True) if writes_in_place(plan) else plan
-
-
-def _unrolled_axes(plan: DataPlan, machine: Machine) -> int:
-    """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
-    if isinstance(plan, FoldedPlan):
-        return 0
-    if not plan.spread and sums_taps_inside(plan, machine):
-        return 1
-    if isinstance(plan, TurnedDataPlan):
-        return known_axes(plan)
-    if plan.spread and plan.in_channels > 1:
-        return int(picks_once(plan.in_channels, plan.axes[-1]))
-    if plan.in_channels > FEW_CHANNELS or plan.channel_unit > 1 or not (plan.spread or plan.pixels):
-        return 0
-    count, products = 0, max(1, prod(plan.tile) * plan.width // plan.lanes)
-    most = MOST_WRITTEN if plan.pixels else MOST_UNROLLED
-    for axis in reversed(plan.axes[1:]):
-        products *= sum(phase.taps for phase in axis.phases)
-        if products > most or len(axis.phases) > MOST_KNOWN_PHASES or (plan.reads_in_place and count == 1):
-            break
-        count += 1
-    return count
 
 
 def _shape(plan: DataPlan | PlaneDataPlan) -> str:

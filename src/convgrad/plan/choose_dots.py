@@ -10,20 +10,26 @@ from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
+from convgrad.plan.data_candidates import DataCandidates, whole_blocks
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
+from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_blocks import LOOK, PIECE, best_window_blocks
+from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedOutputsPlan, PairedPlan, paired
 from convgrad.plan.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
 from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, cuts, dot_cycles, most_rows
 from convgrad.plan.turned_data import can_turn, known_axes
 from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.plan.units import Products, needs_watch, products_on
+from convgrad.plan.unrolling import unrolled_axes
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
+MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
+AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
     8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
 )
@@ -61,6 +67,26 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
     if few and problem.groups * channels_in >= PAIR * LANES and problem.dtype == "bf16":
         yield _across_groups(plan, machine)
+
+
+def paired_outputs_candidates(
+    problem: ConvProblem, machine: Machine
+) -> Iterator[tuple[float, PairedPlan]]:  # fmt: skip
+    """Likewise, with vectors along outputs, of plans that are complete but for their blocks."""
+    given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
+    few = channels_in > 1 and 0 < channels_out <= MOST_SOLVED and channels_out != LANES // 2
+    if problem.dtype != "bf16" or not few or _products(problem, machine) is None:
+        return
+    watch = needs_watch(problem.dtype, 1)
+    for cycles, words in DataCandidates(paired(problem), machine).packed_along_outputs(words=True):
+        kind: type[PairedPlan] = PairedFoldedPlan if isinstance(words, FoldedPlan) else PairedOutputsPlan
+        plan = as_kind(kind, words, numbers=problem, watch=watch)
+        if plan.odd:
+            plan = replace(plan, i_block=plan.in_channels)
+        plan = whole_blocks(plan)
+        cycles *= AT_ONCE if kind is PairedFoldedPlan else 1.0
+        yield cycles + LOOK * watch, replace(plan, unroll=unrolled_axes(plan, machine))
 
 
 def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine) -> TileShape:

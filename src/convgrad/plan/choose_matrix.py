@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.blocks import best_blocks, even_share
-from convgrad.plan.choose_dots import dot_data_candidates
+from convgrad.plan.choose_dots import dot_data_candidates, paired_outputs_candidates
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import writes_in_place
@@ -19,12 +20,14 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.matrix_blocks import LOAD_ROWS, TILE_OVERHEAD, TILE_ROW, UNALIGNED_ROWS, VERDICT, best_window_blocks
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.paired_outputs import PairedPlan
 from convgrad.plan.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
 from convgrad.plan.tiles import cuts
 from convgrad.plan.units import Products, loads_of, needs_watch, products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
+OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
 NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
@@ -118,12 +121,15 @@ def best_matrix_tile(
     return best
 
 
-def data_candidates_on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, MatrixDataPlan]]:
+def data_candidates_on_units(
+    problem: ConvProblem, machine: Machine
+) -> list[tuple[float, MatrixDataPlan | PairedPlan]]:  # fmt: skip
     """Likewise, by matrix tiles and by dot products."""
-    return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine)]
+    along_outputs = paired_outputs_candidates(problem, machine)
+    return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine), *along_outputs]
 
 
-def finished_on_units(plan: MatrixDataPlan, cycles: float, fallback: DataPlan) -> MatrixDataPlan:
+def finished_on_units(plan: OnUnit, cycles: float, fallback: DataPlan) -> OnUnit:
     """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
     plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
     plan = replace(plan, fallback=fallback) if plan.watch else plan

@@ -30,6 +30,7 @@ FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
 STREAM = 1.0  # cycles of a step for each row beyond the first
 FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
 COPIED = 0.5  # cycles that copying a number of the input takes, which others do, beyond what is predicted of them
+COPIED_WORDS = 0.2  # likewise where numbers are copied two by two
 APART = 0.5  # of the cycles predicted of several groups, which others pack one by one
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
 BLOCK_BYTES = 320 * 1024  # of rows that several phases of a block read
@@ -61,8 +62,10 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     )  # fmt: skip
     found = [_blocked(tile) for tile in _tiles(plan, machine.registers)]
     if found:
+        in_words = p.dtype == "bf16" and machine.has_dots
+        copied = prod(p.shapes["x" if solves_y else "y"]) * (COPIED_WORDS if in_words else COPIED)
         best = min(found, key=_cycles)
-        yield _cycles(best), best
+        yield _cycles(best) - (copied if p.groups == 1 else 0.0), best
 
 
 def _folds(p: ConvProblem) -> bool:
@@ -147,4 +150,4 @@ def _cycles(plan: RowDataPlan) -> float:
     read, written = (prod(p.shapes[name]) for name in (("x", "y") if plan.solves_y else ("y", "x")))
     solved = p.y_strides if plan.solves_y else p.x_strides
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row
-    return cycles + (FAR if p.groups > 1 else FAR - COPIED) * read + (TURN_BACK if apart else MOVE) * written
+    return cycles + FAR * read + (TURN_BACK if apart else MOVE) * written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
@@ -34,6 +34,7 @@ from convgrad.plan.tiles import (
 from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.problem.conv import ConvProblem, Unknown
 
+Plan = TypeVar("Plan", bound=DataPlan)
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
@@ -123,6 +124,20 @@ class DataCandidates:
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
+        (cycles, packed), *at_once = self.packed_along_outputs()
+        if prod(self.problem.taps) > 1 and not self.sharing:
+            whole = replace(packed, i_block=max(1, self.channels_in), pixels=False, pixel_major=self.pixel_major)
+            flat = list(flat_data_candidates(whole_blocks(packed), cycles, self.machine))
+            in_place = flat or list(row_data_candidates(self.problem, self.machine, whole))
+            yield from in_place
+            parts = prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
+            if parts:  # of rows, in place if they can be
+                cycles = max([cycles, *(other for other, _ in in_place)])
+        yield cycles, packed
+        yield from at_once
+
+    def packed_along_outputs(self, *, words: bool = False) -> Iterator[Predicted]:
+        """Likewise of what is packed, words as they are: all phases after each other, then at once, if they may be."""
         problem, axes, groups = self.problem, self.axes, self.problem.groups
         taps = prod(problem.taps)
         shape = best_pixel_tile(
@@ -132,7 +147,7 @@ class DataCandidates:
         apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
         narrow = TURN_NARROW if once and problem.dtype != self.base.compute else 0.0
-        packed = (scattered + narrow if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
+        packed = (scattered + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
         unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK) + narrow
         cost = self.elements_in * packed
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
@@ -140,12 +155,6 @@ class DataCandidates:
         along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
         cycles = groups * shape.cycles + cost
         whole = self._planned(shape, i_block=max(1, self.channels_in))
-        if taps > 1 and not self.sharing:
-            flat = list(flat_data_candidates(whole_blocks(along_outputs), cycles, self.machine))
-            in_place = flat or list(row_data_candidates(problem, self.machine, whole))
-            yield from in_place
-            if prod(shape.tile[1:-1]) > 1 and shape.tile[-1] < axes[-1].count:  # parts of rows, in place if they can be
-                cycles = max([cycles, *(other for other, _ in in_place)])
         yield cycles, along_outputs
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
@@ -212,7 +221,7 @@ def picks_once(channels: int, axis: GatherAxis) -> bool:
     return known and channels * sum(phase.taps for phase in axis.phases) <= MOST_SHUFFLED
 
 
-def whole_blocks(plan: DataPlan) -> DataPlan:
+def whole_blocks(plan: Plan) -> Plan:
     """With all blocks of lanes in a task, and whole runs of channels."""
     return replace(plan, blocks_per_task=plan.lane_blocks, i_block=plan.packable(plan.i_block))
 

@@ -6,6 +6,8 @@ last, since a rounding error of a small product is a small error only as long as
 
 from __future__ import annotations
 
+from math import prod
+
 from convgrad.plan.machine import Machine
 from convgrad.problem.conv import ConvProblem
 
@@ -25,6 +27,7 @@ PRODUCTS: dict[
 }
 
 MOST_ADDED = 4  # of sixteen channels that dot products would solve for, at twice the speed
+MOST_OVERLAPPING = 2  # likewise of windows that share what they read: vectors along outputs read it again and again
 WHOLE = {"bf16": 1, "f16": 2, "f32": 3}  # pieces of a number that hold all of it
 
 
@@ -53,11 +56,13 @@ def products_on(problem: ConvProblem, machine: Machine) -> tuple[int, Products] 
 def most_added(problem: ConvProblem, machine: Machine) -> int | None:
     """Channels of 16 bits that lanes of f32 are added for (`order.adds_lanes`), where a unit has more arithmetic.
 
-    None where it has not, or f32 falls to pieces on it. Dot products solve for sixteen channels at a time.
+    None where it has not, or f32 falls to pieces on it. Dot products have vectors of channels, and along outputs.
     """
     if problem.dtype == "f32" or products_on(problem, machine) is None:
         return None
-    return 0 if machine.has_tiles else MOST_ADDED
+    if machine.has_tiles:
+        return 0
+    return MOST_OVERLAPPING if prod(problem.taps) > 1 and set(problem.stride) == {1} else MOST_ADDED
 
 
 def needs_watch(dtype: str, pieces: int) -> bool:

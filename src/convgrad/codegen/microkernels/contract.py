@@ -279,7 +279,7 @@ class Tile:
 
     def _is_crowded(self, taps: Taps) -> bool:
         """Whether sums leave no register for the last of the vectors of B, which every row then meets in memory."""
-        plain = not (self.a_vector or self.b_aligned or self.b_masks or self.slid) and self.b_read is None
+        plain = not (self.a_vector or self.b_aligned or self.b_masks or self.slid) and self.b_read is self.adds is None
         stored = (self.b_dtype or self.compute) == self.compute and self.isa.multiplies_from_memory
         rows, columns = len(self.rows), len(self.columns)
         return plain and stored and len(taps) == 1 and (rows + 1) * columns == self.isa.registers
