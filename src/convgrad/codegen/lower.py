@@ -39,6 +39,7 @@ LOWERINGS = {
     "RowWeightsPlan": "row_weights",
     "InPlaceWeightsPlan": "in_place_weights",
     "WindowLanesPlan": "window_lanes",
+    "DotRowsPlan": "dot_rows",
     "PlaneRowsPlan": "plane_rows",
     "PlaneRowWeightsPlan": "plane_row_weights",
     "PlaneDataPlan": "plane_data",
