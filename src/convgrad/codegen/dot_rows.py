@@ -22,7 +22,7 @@ from convgrad.plan.dot_rows import DotRowsPlan
 from convgrad.plan.matrix import limits_of
 from convgrad.plan.strides import row_major
 
-HELD = 12  # pairs of taps that stay in registers; more are operands in memory
+HELD = 8  # pairs of taps that stay in registers; more are operands in memory
 WORD = 4  # bytes
 
 
@@ -103,7 +103,9 @@ class DotRowOutputs(PlaneRowOutputs):
 
         def nest(extents: list[Index], place: Index, n: int = 0) -> None:
             if extents:
-                b.loop(0, extents[0], lambda i, _: nest(extents[1:], b.add(place, b.mul(i, steps[n])), n + 1), name="taps")
+                b.loop(
+                    0, extents[0], lambda i, _: nest(extents[1:], b.add(place, b.mul(i, steps[n])), n + 1), name="taps"
+                )
                 return
             b.loop(0, run, lambda i, _: vector(b.add(place, i), b.sub(run, i)), step=PAIR * LANES, name="weights")
 

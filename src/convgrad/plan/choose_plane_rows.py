@@ -63,11 +63,11 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         written, cycles = _data_cycles(one)
         many = one.sums > MOST_NARROW_ROWS and rows > MOST_ROWS  # of several phases, which do not stay in registers
-        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or _is_spread(one)):
+        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or is_spread(one)):
             found.append((cycles, one))
     if found:
         cycles, best = min(found, key=lambda candidate: candidate[0])
-        yield cycles, _shared(_in_pairs(plan) or best)
+        yield cycles, shared(_in_pairs(plan) or best)
 
 
 def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
@@ -84,7 +84,7 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
         whole = -(-row.count // rows) * rows
         one = replace(plan, axes=(*plan.axes[:-1], pairs), rows=rows, block=(*plan.block[:-2], whole, width))
         written, cycles = _data_cycles(one)
-        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not _is_spread(one):
+        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not is_spread(one):
             found.append((cycles, one))
     return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
@@ -101,15 +101,15 @@ def _in_rows(p: ConvProblem, machine: Machine) -> bool:
     return prod(p.taps[-2:]) <= MOST_TAPS and p.taps[-1] <= MOST_COLUMNS
 
 
-def _is_spread(plan: PlaneRowsPlan) -> bool:
+def is_spread(plan: PlaneRowsPlan, least: int = WIDE, most: int = STREAMS) -> bool:
     """Whether a tile reads and writes more rows than a core follows."""
     row, inner = plan.axes[-2:]
     rows = len(plan.row_offsets) + plan.rows * len(row.phases)
-    wide = max(inner.in_extent, inner.out_extent) * SIZES[plan.problem.dtype] >= WIDE
-    return plan.rows > 1 and wide and rows > STREAMS
+    wide = max(inner.in_extent, inner.out_extent) * SIZES[plan.problem.dtype] >= least
+    return plan.rows > 1 and wide and rows > most
 
 
-def _pieces(vectors: int, first: int, last: int) -> int:
+def pieces_of(vectors: int, first: int, last: int) -> int:
     """Tiles that are written out, of which the whole ones are one."""
     return vectors - last + first + (last > first)
 
@@ -131,10 +131,10 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
         of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results)
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return plan.products * _pieces(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
+    return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
 
 
-def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
+def shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
     """With some tasks for every thread: runs of groups, and pieces of planes where there are few of these."""
     groups = plan.problem.groups
     while groups * prod(plan.grid[:-1]) < MOST_TASKS and plan.block[-2] > plan.rows:
@@ -171,7 +171,7 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         bases = run_bases(inner.stride, p.dtype, plan.column_offsets)
         written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, bases)
-        if rows * row.taps * inner.taps <= MOST_PRODUCTS and _pieces(*written) <= MOST_PIECES:
+        if rows * row.taps * inner.taps <= MOST_PRODUCTS and pieces_of(*written) <= MOST_PIECES:
             found.append((_weights_cycles(one), one))
     if found:
         cycles, plan = min(found, key=lambda candidate: candidate[0])
