@@ -8,7 +8,6 @@ from math import prod
 from convgrad.codegen.guard import guarded
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, constant, vector_of
-from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR
 from convgrad.codegen.module import Fallback, KernelModule, round64
 from convgrad.codegen.paired_copies import load_bf16
@@ -64,6 +63,8 @@ class DotRowOutputs(PlaneRowOutputs):
         )  # fmt: skip
         self.reads_again = False
         self.looked_at = self._looked_at()
+        together = len(self.row_offsets) == max(self.row_offsets) - min(self.row_offsets) + 1
+        self.rows_looked_at = self.new_rows if together else range(min(self.row_offsets), max(self.row_offsets) + 1)
         tasks = prod(plan.grid)
         self.verdict = Verdict(limits_of(plan.problem.dtype), 0, tasks, tasks)
 
@@ -77,7 +78,7 @@ class DotRowOutputs(PlaneRowOutputs):
     def _pack(self, b: Builder, source: Value, weights: Value, groups: Index) -> None:
         """Pairs of taps as words."""
         p = self.plan.problem
-        steps = [p.w_strides[0], *p.w_strides[3:-1]], [self.group_step, *self.tap_steps[:-1]]
+        steps = [(p.w_strides[0], self.group_step), *zip(p.w_strides[3:-1], self.tap_steps[:-1], strict=True)]
 
         def nest(extents: list[Index], place: Index, packed: Index, n: int = 0) -> None:
             if not extents:
@@ -85,8 +86,8 @@ class DotRowOutputs(PlaneRowOutputs):
                 return
 
             def body(i: Index, _: object) -> None:
-                there = [b.add(at, b.mul(i, of[n])) for at, of in zip((place, packed), steps, strict=True)]
-                nest(extents[1:], *there, n + 1)
+                source_step, target_step = steps[n]
+                nest(extents[1:], b.add(place, b.mul(i, source_step)), b.add(packed, b.mul(i, target_step)), n + 1)
 
             b.loop(0, extents[0], body, name="taps")
 
@@ -145,15 +146,15 @@ class DotRowOutputs(PlaneRowOutputs):
         return self.unit.multiply_add(b, x, weight, total)
 
     def _begin(self, b: Builder, base: Index, first: Index, i: Index, columns: Columns) -> None:
-        """Rows that tiles of a block share are looked at by the one that meets them last, or by the first one of all."""
+        """Rows that tiles share are looked at by the first one that meets them."""
         with b.when(self.begins):
             for offset in self.row_offsets:
-                if offset not in self.new_rows:
+                if offset not in self.rows_looked_at:
                     there = self._row_at(b, base, b.add(first, offset))
                     self._note(b, self.reads.vectors(b, there, i, columns), columns)
 
     def _look(self, b: Builder, offset: int, vectors: dict[int, Value], columns: Columns) -> None:
-        if offset in self.new_rows:
+        if offset in self.rows_looked_at:
             self._note(b, vectors, columns)
 
     def _note(self, b: Builder, vectors: dict[int, Value], columns: Columns) -> None:

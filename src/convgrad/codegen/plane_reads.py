@@ -118,7 +118,7 @@ class RowReads:
         return found
 
     def words(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
-        """Pairs of bf16 side by side, by the offset at which they begin; those that are nothing but zeros are left out."""
+        """Pairs of bf16 side by side, by the offset at which they begin; those of nothing but zeros are left out."""
         lanes, kind, found = self.lanes, STORAGE[self.dtype], {}
         for base in self.bases:
             low, high = (self._all,) * 2 if columns.whole else self._masks(base, columns.first, columns.lanes)

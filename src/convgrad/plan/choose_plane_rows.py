@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes, in_pairs
@@ -15,6 +16,8 @@ from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan, is_larg
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
+
+Rows = TypeVar("Rows", bound=PlaneRowsPlan)
 
 MOST_ROWS, MOST_WINDOW_ROWS = 8, 5  # of outputs and of windows, in a tile
 MOST_NARROW_ROWS, MOST_NARROW_WINDOW_ROWS = 14, 10  # of 16 bits, which are converted for every tile that meets them
@@ -134,7 +137,7 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
 
 
-def shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
+def shared(plan: Rows) -> Rows:
     """With some tasks for every thread: runs of groups, and pieces of planes where there are few of these."""
     groups = plan.problem.groups
     while groups * prod(plan.grid[:-1]) < MOST_TASKS and plan.block[-2] > plan.rows:

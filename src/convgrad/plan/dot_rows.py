@@ -23,7 +23,7 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotRowsPlan(PlaneRowsPlan):
-    """A PlaneRowsPlan whose outputs j of a row are two numbers of it apart: neighbours meet two taps by one dot product.
+    """A PlaneRowsPlan whose outputs j read a row two numbers apart: neighbours meet two taps by one dot product.
 
     Where an axis has no stride, outputs of even and of odd places are phases. Tasks look at all that they read, and
     where dot products would take numbers for what they are not, `fallback` computes everything again.
@@ -31,13 +31,9 @@ class DotRowsPlan(PlaneRowsPlan):
 
     KIND = "along outputs of planes, rows in place, by dot products"
     ON_UNITS = True
+    IN_ORDER = False
 
     fallback: PlaneRowsPlan
-
-    @property
-    def row_offsets(self) -> dict[int, list[tuple[int, int, int]]]:
-        """As they lie: units have an order of their own."""
-        return dict(sorted(PlaneRowsPlan.row_offsets.fget(self).items()))
 
     @property
     def words(self) -> Words:
