@@ -24,6 +24,7 @@ LOWERINGS = {
     "GatheredWeightsPlan": "gathered_weights",
     "MatrixWeightsPlan": "matrix_weights",
     "FlatDataPlan": "flat_data",
+    "DotDepthwisePlan": "dot_depthwise",
     "DepthwiseDataPlan": "depthwise_data",
     "PhaseLanesPlan": "phase_lanes",
     "RunSumsPlan": "run_sums",

@@ -21,6 +21,7 @@ from convgrad.plan.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
@@ -73,6 +74,9 @@ def data_variants(
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneDataPlan):
             yield plan
+        elif isinstance(plan, DotDepthwisePlan):
+            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
+            yield replace(plan, fallback=_finished(other, spare, machine))
         elif plan.ON_UNITS:
             from convgrad.plan.choose_matrix import finished_on_units
 
