@@ -51,7 +51,8 @@ def problem_of(unknown, axes, *, batch=2, groups=3, **more):
 
 def rows_plan(problem, isa=ISA):
     """The plan that reads rows in place; None if there is none."""
-    return next((plan for plan in variants(problem, machine_for(isa)) if isinstance(plan, KINDS)), None)
+    plans = variants(problem, machine_for(isa))
+    return next((plan for plan in plans if isinstance(plan, KINDS) and not plan.ON_UNITS), None)
 
 
 @needs_masks

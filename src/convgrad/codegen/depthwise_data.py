@@ -37,6 +37,7 @@ class DepthwiseSweep(Sweep):
 
     plan: DepthwiseDataPlan
     lanes: tuple[Index, Index]  # first block of groups, and the one behind the last
+    begins: Value  # whether a tile is the first one of its rows
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """How sums begin and are stored."""
@@ -63,6 +64,7 @@ class DepthwiseSweep(Sweep):
         stop = b.minimum(b.sub(axis.count, start), plan.block[n])
 
         def tile(j: Index, _: object) -> None:
+            self.begins = b.compare("eq", j, 0)
             at = b.minimum(b.add(start, j), axis.count - size)
             row = b.add(b.mul(at, axis.in_step), phase.offset)
             there = b.add(given, b.mul(row, plan.slab_strides[0][n]))
@@ -114,7 +116,7 @@ class DepthwiseSweep(Sweep):
         if self._crowded and not self.tile.past_caches and set(bounds) == {(0, 1)}:
             held = self._taps(weights, range(plan.rows.taps)) if self._taken <= self.isa.registers else {}
             done = self._row_by_row(b.hidden(slab), weights, held, row, self._start(self.tile), column)
-            store_runs(b, self.isa, plan.problem.out_dtype, (run for now in done for run in self._done(target, *now)))
+            self._write(run for now in done for run in self._done(target, *now))
             return
 
         def taps(n: int, x: Value, w: Value, sums: list[Value]) -> list[Value]:
@@ -143,7 +145,13 @@ class DepthwiseSweep(Sweep):
                 lambda: self.tile.stream(b, target, sums), lambda: self.tile.store(b, target, sums),
             )  # fmt: skip
         else:
-            self.tile.store(b, target, sums)
+            self._store(target, sums)
+
+    def _store(self, target: Value, sums: list[Value]) -> None:
+        self.tile.store(self.b, target, sums)
+
+    def _write(self, runs: Iterable[Run]) -> None:
+        store_runs(self.b, self.isa, self.plan.problem.out_dtype, runs)
 
     def _row_by_row(
         self, x: Value, w: Value, held: Taps, row: Index, sums: list[Value], column: int
@@ -215,6 +223,7 @@ class DepthwiseStages(DataStages):
     """The stages of a plan."""
 
     plan: DepthwiseDataPlan
+    sweep = DepthwiseSweep
 
     def _task(self, b: Builder, at: Places, task: Value) -> None:
         plan, p = self.plan, self.plan.problem
@@ -224,6 +233,10 @@ class DepthwiseStages(DataStages):
         lanes = first, b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
         weights = b.at(at.shared, 0, self.kind)
         bias = bias_at(plan, b, at, 0, 0) if p.bias else None
-        sweep = DepthwiseSweep(plan, b, at.of(self.input), weights, at.of(self.output), bias, 1, starts, fresh=True)
+        sweep = self.sweep(plan, b, at.of(self.input), weights, at.of(self.output), bias, 1, starts, fresh=True)
         sweep.lanes = lanes
+        self._prepare(sweep)
         sweep.run()
+
+    def _prepare(self, sweep: DepthwiseSweep) -> None:
+        """For what only some kinds of tiles need."""

@@ -108,8 +108,18 @@ class RowReads:
 
     def _halves(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
         """Both numbers of each pair out of one vector, as x86 orders them."""
+        words, wide, found = vector_of(self.lanes, "i32"), self.isa.vector(self.compute), {}
+        for base, pair in self.words(b, start, columns).items():
+            for offset in self.offsets:
+                if offset == base:
+                    found[offset] = b.cast("bitcast", b.binary("shl", pair, constant(words, 16)), wide)
+                elif offset == base + 1:
+                    found[offset] = b.cast("bitcast", b.binary("and", pair, constant(words, -65536)), wide)
+        return found
+
+    def words(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
+        """Pairs of bf16 side by side, by the offset at which they begin; those of nothing but zeros are left out."""
         lanes, kind, found = self.lanes, STORAGE[self.dtype], {}
-        words, wide = vector_of(lanes, "i32"), self.isa.vector(self.compute)
         for base in self.bases:
             low, high = (self._all,) * 2 if columns.whole else self._masks(base, columns.first, columns.lanes)
             bits, address = low | high << lanes, b.at(start, base, kind)
@@ -118,12 +128,7 @@ class RowReads:
             every = bits == (1 << 2 * lanes) - 1
             mask = None if every else Value(f"i{2 * lanes}", str(bits))
             raw = self.isa.load_bits(b, self.dtype, address, 2 * lanes, mask=mask)
-            pair = b.cast("bitcast", raw, words)
-            for offset in self.offsets:
-                if offset == base:
-                    found[offset] = b.cast("bitcast", b.binary("shl", pair, constant(words, 16)), wide)
-                elif offset == base + 1:
-                    found[offset] = b.cast("bitcast", b.binary("and", pair, constant(words, -65536)), wide)
+            found[base] = b.cast("bitcast", raw, vector_of(lanes, "i32"))
         return found
 
     def _slid(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
@@ -148,3 +153,26 @@ class RowReads:
     def _load(self, b: Builder, address: Value, mask: int | None) -> Value:
         some = None if mask in (None, self._all) else Value(f"i{self.lanes}", str(mask))
         return self.isa.load(b, self.dtype, address, self.lanes, mask=some)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordReads(RowReads):
+    """Words of two bf16 side by side, at offsets that are bases each; lanes that nobody wants may be anything."""
+
+    @property
+    def bases(self) -> list[int]:
+        """All offsets."""
+        return list(self.offsets)
+
+    def _masks(self, base: int, first: int, lanes: int) -> list[int]:
+        """All lanes that lie in the row."""
+        return RowReads._masks(self, base, first, self.lanes)
+
+    def places(self, base: int, first: int) -> set[int]:
+        """What a vector from output `first` on reads at an offset."""
+        start = self.step * first + base
+        return set(range(max(0, start), min(self.image, start + self.step * self.lanes)))
+
+    def vectors(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
+        """By offset, of the vector that begins with output `first`."""
+        return self.words(b, b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), columns)

@@ -41,6 +41,7 @@ class PlaneRowOutputs(PlaneOutputs):
     bias: Value
     source: Value
     target: Value
+    begins: Value  # whether a tile is the first one of its block
 
     def __init__(self, plan: PlaneRowsPlan):
         PlaneOutputs.__init__(self, plan)
@@ -62,6 +63,7 @@ class PlaneRowOutputs(PlaneOutputs):
         strides = p.strides[plan.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
+        self.group_step = plan.taps  # of the weights of a plane
 
     def _last(self) -> dict[Row, int | None]:
         """The last row of the input that each row of outputs of a tile meets, in this order; None: no row at all."""
@@ -77,12 +79,10 @@ class PlaneRowOutputs(PlaneOutputs):
         groups = plan.run if p.groups % plan.run == 0 else b.minimum(b.sub(p.groups, first_group), plan.run)
         emit_zero(b, self.isa, plan.compute, at.scratch, plan.axes[-1].in_extent)
         weights = b.at(at.scratch, self.weights_start, "i8")
-        taps = [Dim(*steps) for steps in zip(p.taps, p.w_strides[3:], self.tap_steps, strict=True)]
-        source = b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype])
-        self.copy.emit(b, source, weights, [Dim(groups, p.w_strides[0], plan.taps), *taps])
+        self._pack(b, b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype]), weights, groups)
 
         def plane(g: Index, _: object) -> None:
-            self.zeros, self.weights = at.scratch, b.at(weights, b.mul(g, plan.taps), self.kind)
+            self.zeros, self.weights = at.scratch, b.at(weights, b.mul(g, self.group_step), self.kind)
             group = b.add(first_group, g)
             self.bias = self._bias(b, at, group)
             of_group = [b.mul(group, p.strides[name][1]) for name in (plan.given, plan.solved)]
@@ -92,6 +92,12 @@ class PlaneRowOutputs(PlaneOutputs):
                 self._outer(b, phases, [], 0)
 
         b.loop(0, groups, plane, name="group")
+
+    def _pack(self, b: Builder, source: Value, weights: Value, groups: Index) -> None:
+        """Weights of some groups, converted."""
+        p = self.plan.problem
+        taps = [Dim(*steps) for steps in zip(p.taps, p.w_strides[3:], self.tap_steps, strict=True)]
+        self.copy.emit(b, source, weights, [Dim(groups, p.w_strides[0], self.group_step), *taps])
 
     def _outer(self, b: Builder, phases: tuple[Phase, ...], reads: list[Index], written: Index) -> None:
         """Outputs of the axes around a row: where each finds the first that it reads, and where its results go."""
@@ -116,6 +122,7 @@ class PlaneRowOutputs(PlaneOutputs):
         stop = b.minimum(axis.count, b.add(start, plan.block[-2]))
 
         def row(j: Index, _: object) -> None:
+            self.begins = b.compare("eq", j, start)
             if axis.count % plan.rows:  # the last tile begins early, and repeats some outputs
                 j = b.minimum(j, axis.count - plan.rows)
             for columns in self.reads.columns(inner.count, min(phase.count for phase in inner.phases)):
@@ -127,7 +134,7 @@ class PlaneRowOutputs(PlaneOutputs):
                     else:
                         of = self._row_by_row(b, b.mul(reads[0], self.in_strides[0]), self.weights, j, i, columns, sums)
                     done = of if self.early else list(of)
-                    store_runs(b, self.isa, plan.problem.out_dtype, self._runs(b, j, i, columns, sums, done, written))
+                    self._write(b, self._runs(b, j, i, columns, sums, done, written))
 
                 last = columns.first + columns.many * plan.lanes
                 b.loop(columns.first, last, tile, step=plan.lanes, name="column")
@@ -177,34 +184,52 @@ class PlaneRowOutputs(PlaneOutputs):
         """Add to sums row by row of the input, each vector for all outputs that meet it; which of them are done."""
         plan, (row, _) = self.plan, self.plan.axes[-2:]
         first = b.mul(j, row.in_step)
-        kind, step = STORAGE[plan.problem.dtype], self.steps_of_taps[-2]
+        step = self.steps_of_taps[-2]
         numbers: dict[int, Value] = {}
         yield [output for output, last in self.last.items() if last is None]
 
         def weight(here: Value, tap: int) -> Value:
             if tap not in numbers:
-                one = b.load(self.kind, b.at(here, tap, self.kind), BYTES[plan.compute])
-                numbers[tap] = self.isa.splat(b, one, plan.lanes)
+                numbers[tap] = self._weight(b, b.at(here, tap, self.kind))
             return numbers[tap]
 
+        self._begin(b, base, first, i, columns)
         for offset, outputs in self.row_offsets.items():
-            place = b.add(first, offset)
-            there = b.at(self.source, b.add(base, b.mul(place, self.in_strides[-2])), kind)
-            if row.clipped or any(phase.count < row.count for phase in row.phases):
-                inside = b.compare("ult", place, row.in_extent)
-                there = b.select(inside, there, self.zeros)
+            there = self._row_at(b, base, b.add(first, offset))
             here = weights
             if self.reads_again:  # else LLVM keeps them all, and makes room by spilling
                 here, _ = b.hidden(weights), numbers.clear()
             if plan.given in plan.fetches and offset in self.new_rows:
                 self._fetch(b, plan.given, there, i, plan.axes[-1].in_step)
             vectors = self.reads.vectors(b, there, i, columns)
+            self._look(b, offset, vectors, columns)
             for at, met in self.column_offsets.items():
                 for f, r, tap_row in outputs if at in vectors else ():
                     for c, tap in met:
                         number = weight(here, tap_row * step + tap)
-                        sums[f, r, c] = self.isa.multiply_add(b, vectors[at], number, sums[f, r, c])
+                        sums[f, r, c] = self._multiply_add(b, vectors[at], number, sums[f, r, c])
             yield [output for output, last in self.last.items() if last == offset]
+
+    def _weight(self, b: Builder, address: Value) -> Value:
+        """Of a tap, in all lanes."""
+        return self.isa.splat(b, b.load(self.kind, address, BYTES[self.plan.compute]), self.plan.lanes)
+
+    def _multiply_add(self, b: Builder, x: Value, weight: Value, total: Value) -> Value:
+        return self.isa.multiply_add(b, x, weight, total)
+
+    def _row_at(self, b: Builder, base: Index, place: Index) -> Value:
+        """A row of the input, or one of zeros beside the image."""
+        row = self.plan.axes[-2]
+        there = b.at(self.source, b.add(base, b.mul(place, self.in_strides[-2])), STORAGE[self.plan.problem.dtype])
+        if row.clipped or any(phase.count < row.count for phase in row.phases):
+            there = b.select(b.compare("ult", place, row.in_extent), there, self.zeros)
+        return there
+
+    def _begin(self, b: Builder, base: Index, first: Index, i: Index, columns: Columns) -> None:
+        """Before a tile is summed over the rows that it meets from `first` on."""
+
+    def _look(self, b: Builder, offset: int, vectors: dict[int, Value], columns: Columns) -> None:
+        """At vectors of a row of the input."""
 
     def _fetch(self, b: Builder, name: str, row: Value, i: Index, vectors: int) -> None:
         """Of a row of a tensor what lies by outputs i on some tiles further on, into L2."""
@@ -212,6 +237,9 @@ class PlaneRowOutputs(PlaneOutputs):
         ask_for(b, row, self.plan.bytes_ahead(name), b.mul(i, size), size * self.plan.lanes)
 
     # --- results
+
+    def _write(self, b: Builder, runs: Iterable[Run]) -> None:
+        store_runs(b, self.isa, self.plan.problem.out_dtype, runs)
 
     def _runs(
         self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, done: Iterable[list[Row]], written: Index

@@ -70,6 +70,31 @@ def store_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
             some = []
 
 
+def store_ordinary(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
+    """Round and store all of them, none of which is denormal or NaN."""
+    if not (rounds_together(dtype) and isa.bfloat):
+        store_exactly(b, isa, dtype, runs)
+        return
+    waiting: Run | None = None  # whose only vector has no partner yet
+    for run in runs:
+        if len(run.vectors) % 2 == 0:
+            _store_rounded_alone(b, isa, [run])
+        elif waiting is None:
+            waiting = run
+        else:
+            _store_rounded_alone(b, isa, [waiting, run])
+            waiting = None
+    if waiting is not None:
+        _store_rounded_alone(b, isa, [waiting])
+
+
+def _store_rounded_alone(b: Builder, isa: Isa, runs: Sequence[Run]) -> None:
+    parts = _rounded_parts(b, [value for run in runs for value in run.vectors])
+    for run in runs:
+        mine, parts = parts[: len(run.vectors)], parts[len(run.vectors) :]
+        _store(b, run, lambda run, mine=mine: _store_rounded(b, isa, run, mine))
+
+
 def stream_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
     """Round runs of an even number of vectors, and store all of them past the caches, by whole vectors."""
     for run in runs:
@@ -235,6 +260,15 @@ def _left(b: Builder, room: Index | None, place: int, lanes: int) -> Value | Non
         return None
     count = b.maximum(b.minimum(b.sub(room, place), lanes), 0)
     return None if count == lanes else index(count)
+
+
+def _rounded_parts(b: Builder, sums: Sequence[Value]) -> list[tuple[Value, int]]:
+    """Of each vector the pair that holds it, and the lane with which it begins there."""
+    lanes, found = lanes_of(sums[0]), []
+    for n in range(0, len(sums), 2):
+        pair = _rounded_pair(b, sums[n], sums[min(n + 1, len(sums) - 1)])
+        found += [(pair, half * lanes) for half in range(2)]
+    return found[: len(sums)]
 
 
 def _rounded_pair(b: Builder, low: Value, high: Value) -> Value:

@@ -19,12 +19,14 @@ from convgrad.plan.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import Along
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_products import RowProductsPlan, row_products_candidates
 from convgrad.plan.run_sums import run_sums_candidates
@@ -55,7 +57,7 @@ def data_variants(
     added: list[tuple[float, Any]] = list(LANES_SUM[along](ways.base, machine)) if along else []
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
-    on_units = _on_units(problem, machine)
+    on_units = _on_units(problem, machine, [plan for _, plan in by_planes if isinstance(plan, PlaneRowsPlan)])
     if problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
         on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
     candidates: list[tuple[float, Any]] = [*added, *others, *on_units]
@@ -67,6 +69,9 @@ def data_variants(
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneDataPlan):
             yield plan
+        elif isinstance(plan, DotDepthwisePlan):
+            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
+            yield replace(plan, fallback=_finished(other, spare, machine))
         elif plan.ON_UNITS:
             from convgrad.plan.choose_matrix import finished_on_units
 
@@ -76,13 +81,18 @@ def data_variants(
             yield _finished(plan, cycles, machine)
 
 
-def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]:
+def _on_units(problem: ConvProblem, machine: Machine, in_rows: list[PlaneRowsPlan]) -> list[tuple[float, Any]]:
     """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
     if products_on(problem, machine) is None:
         return []
     from convgrad.plan.choose_matrix import data_candidates_on_units
 
-    return data_candidates_on_units(problem, machine)
+    found: list[tuple[float, Any]] = list(data_candidates_on_units(problem, machine))
+    if in_rows:
+        from convgrad.plan.choose_dot_rows import dot_rows_candidates
+
+        found += dot_rows_candidates(in_rows[0], machine)
+    return found
 
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
+
+Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
 
 MOST_ROWS = 14  # of a tile
 SPARE = 5  # one register of so many is not for sums and taps: what is read next waits there
@@ -25,6 +29,8 @@ ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
 FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
+LEAST_PAIRED = 5  # taps of a row, of which fewer gain nothing by pairs
+PAIRED, LOOK = 1.5, 2.0  # to put two vectors together, and to look at them
 STORE = 1.0  # to begin and to store a sum
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
@@ -35,7 +41,10 @@ ALIKE = 0.99  # of the cycles of tiles of one row, which wait for memory as long
 def depthwise_data_candidates(
     base: DataPlan, cycles: float, machine: Machine
 ) -> Iterator[tuple[float, DepthwiseDataPlan]]:
-    """Predicted cycles and the plan, where tiles can be written out; `base` has tiles of one row and takes `cycles`."""
+    """Predicted cycles and the plan, where tiles can be written out; `base` has tiles of one row and takes `cycles`.
+
+    The same by dot products, where there are any: as many times as fast as is predicted of both.
+    """
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(len(axis.phases) > 1 or not axis.taps or not axis.count for axis in axes):
         return
@@ -43,10 +52,30 @@ def depthwise_data_candidates(
         DepthwiseDataPlan, base, width=base.lanes, lane_groups=base.lanes, unroll=0, packs_weights=False,
         reads_in_place=True, writes_in_place=True,
     )  # fmt: skip
+    best = _best_tile(plain, machine)
+    if best is None:
+        return
+    own = _cycles(best)
+    yield min(own, ALIKE * cycles), _shared(best)
+    inner = axes[-1]
+    if (
+        machine.has_dots
+        and p.dtype == "bf16"
+        and inner.taps >= LEAST_PAIRED
+        and inner.in_step == abs(inner.offset_step) == 1
+    ):
+        by_dots = _best_tile(as_kind(DotDepthwisePlan, plain), machine)
+        if by_dots is not None:
+            yield (_cycles(by_dots) + _paired(by_dots)) * min(1.0, ALIKE * cycles / own), _shared(by_dots)
+
+
+def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
+    """With the tile of the fewest cycles, if one can be written out."""
+    axes = plain.axes
     ones = (1,) * (len(axes) - 2)
-    found = []
+    found: list[Depthwise] = []
     images = prod(axis.count for axis in axes[:-2])
-    shares = max(1, base.lane_blocks // NEAR_BLOCKS)
+    shares = max(1, plain.lane_blocks // NEAR_BLOCKS)
     for rows in range(1, min(MOST_ROWS, axes[-2].count) + 1):
         if rows > FEW_ROWS and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
             break
@@ -55,16 +84,24 @@ def depthwise_data_candidates(
         most = (machine.registers - machine.registers // SPARE - axes[-1].taps) // rows
         alone = rows == 1 < axes[-1].count  # whose multiply-adds wait for each other
         for columns in range(1 + alone, min(most, axes[-1].count) + 1):
-            tile = (*ones, rows, columns)
-            products = rows * columns * axes[-2].taps * axes[-1].taps
+            plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
+            products = rows * axes[-2].taps * plan.row_products
             if products > MOST_PRODUCTS:
                 break
-            plan = replace(plain, tile=tile, block=(*ones, rows, axes[-1].count))
             if plan.body_count <= MOST_BODIES and plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
-    if found:
-        best = min(found, key=_cycles)
-        yield min(_cycles(best), ALIKE * cycles), _shared(best)
+    return min(found, key=lambda plan: _cycles(plan) + _paired(plan)) if found else None
+
+
+def _paired(plan: DepthwiseDataPlan) -> float:
+    """Cycles of all tiles to put neighbours together, and to look at them."""
+    if not isinstance(plan, DotDepthwisePlan):
+        return 0.0
+    rows, columns = plan.tile[-2:]
+    tiles = -(-plan.rows.count // rows) * -(-plan.columns.count // columns)
+    visits = prod(axis.visits(1) for axis in plan.axes[:-2])
+    of_tile = PAIRED * len(plan.row_steps) * len(plan.met) + LOOK * len(plan.new_rows) * len(plan.new_words)
+    return plan.lane_blocks * tiles * visits * of_tile
 
 
 def _cycles(plan: DepthwiseDataPlan) -> float:
@@ -75,9 +112,10 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
     read = min(near, columns * inner.taps)
     steps = plan.slab_strides[0]
     whole = all(step % plan.lanes == 0 for step in steps)
-    loads = LOAD * ((1.0 if whole else ACROSS_LINES) * read + inner.taps)
+    again = (1.0 if whole else ACROSS_LINES) * read * plan.reads_again
+    loads = LOAD * (again + plan.row_weights)
     pairs = rows * plan.rows.taps
-    at_a_tap = pairs * max(columns * inner.taps / FMA_PER_CYCLE, loads)
+    at_a_tap = pairs * max(plan.row_products / FMA_PER_CYCLE, loads)
     at_a_tap += FETCH * len(plan.row_steps) * read
     tiles = -(-plan.rows.count // rows) * -(-inner.count // columns)
     visits = prod(axis.visits(1) for axis in outer)
@@ -91,7 +129,7 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
     return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
 
 
-def _shared(plan: DepthwiseDataPlan) -> DepthwiseDataPlan:
+def _shared(plan: Depthwise) -> Depthwise:
     """With rows enough for some tasks, or all groups divided among them."""
     outer = prod(axis.count for axis in plan.axes[:-2])
     rows, count = plan.tile[-2], plan.rows.count

@@ -18,6 +18,7 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 
 Plan = TypeVar("Plan", bound=PlaneRowWeightsPlan)
+Rows = TypeVar("Rows", bound=PlaneRowsPlan)
 
 MOST_ROWS, MOST_WINDOW_ROWS = 8, 5  # of outputs and of windows, in a tile
 MOST_NARROW_ROWS, MOST_NARROW_WINDOW_ROWS = 14, 10  # of 16 bits, which are converted for every tile that meets them
@@ -66,11 +67,11 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         written, cycles = _data_cycles(one)
         many = one.sums > MOST_NARROW_ROWS and rows > MOST_ROWS  # of several phases, which do not stay in registers
-        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or _is_spread(one)):
+        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or is_spread(one)):
             found.append((cycles, one))
     if found:
         cycles, best = min(found, key=lambda candidate: candidate[0])
-        yield cycles, _shared(_in_pairs(plan) or best)
+        yield cycles, shared(_in_pairs(plan) or best)
 
 
 def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
@@ -87,7 +88,7 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
         whole = -(-row.count // rows) * rows
         one = replace(plan, axes=(*plan.axes[:-1], pairs), rows=rows, block=(*plan.block[:-2], whole, width))
         written, cycles = _data_cycles(one)
-        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not _is_spread(one):
+        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not is_spread(one):
             found.append((cycles, one))
     return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
@@ -104,12 +105,12 @@ def in_rows(p: ConvProblem, machine: Machine, most: int = MOST_TAPS) -> bool:
     return prod(p.taps[-2:]) <= most and p.taps[-1] <= MOST_COLUMNS
 
 
-def _is_spread(plan: PlaneRowsPlan) -> bool:
+def is_spread(plan: PlaneRowsPlan, least: int = WIDE, most: int = STREAMS) -> bool:
     """Whether a tile reads and writes more rows than a core follows."""
     row, inner = plan.axes[-2:]
     rows = len(plan.row_offsets) + plan.rows * len(row.phases)
-    wide = max(inner.in_extent, inner.out_extent) * SIZES[plan.problem.dtype] >= WIDE
-    return plan.rows > 1 and wide and rows > STREAMS
+    wide = max(inner.in_extent, inner.out_extent) * SIZES[plan.problem.dtype] >= least
+    return plan.rows > 1 and wide and rows > most
 
 
 def pieces_of(vectors: int, first: int, last: int) -> int:
@@ -137,7 +138,7 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
 
 
-def _shared(plan: PlaneRowsPlan) -> PlaneRowsPlan:
+def shared(plan: Rows) -> Rows:
     """With some tasks for every thread: runs of groups, and pieces of planes where there are few of these."""
     groups = plan.problem.groups
     while groups * prod(plan.grid[:-1]) < MOST_TASKS and plan.block[-2] > plan.rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 from convgrad.plan.axes import GatherAxis
 from convgrad.plan.data import DataPlan
@@ -21,6 +22,7 @@ class DepthwiseDataPlan(DataPlan):
     """
 
     KIND = "across groups, rows together"
+    reads_again: ClassVar[bool] = True  # every row of a tile reads what it meets
 
     @property
     def rows(self) -> GatherAxis:
@@ -31,6 +33,16 @@ class DepthwiseDataPlan(DataPlan):
     def columns(self) -> GatherAxis:
         """The innermost axis."""
         return self.axes[-1]
+
+    @property
+    def row_products(self) -> int:
+        """Multiply-adds of a row of a tile, at a tap of the rows."""
+        return self.tile[-1] * self.columns.taps
+
+    @property
+    def row_weights(self) -> int:
+        """Vectors of weights that they meet."""
+        return self.columns.taps
 
     @property
     def bodies(self) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import Phase
@@ -75,6 +76,7 @@ class PlaneRowsPlan(PlaneDataPlan):
     """
 
     KIND = "along outputs of planes, rows in place"
+    IN_ORDER: ClassVar[bool] = True  # every sum has the order of its taps
 
     fetches: tuple[str, ...] = ()  # tensors that are asked for some tiles ahead
 
@@ -107,13 +109,16 @@ class PlaneRowsPlan(PlaneDataPlan):
 
     @property
     def row_offsets(self) -> dict[int, list[tuple[int, int, int]]]:
-        """Rows of the input that a tile meets, those of first taps first: phase, output and tap that each meets."""
+        """Rows of the input that a tile meets, those of first taps first if that matters: what each meets.
+
+        That is phase, output and tap.
+        """
         axis, found = self.axes[-2], {}
         for f, phase in enumerate(axis.phases):
             for offset, tap in self.offsets(axis, phase):
                 for j in range(self.rows):
                     found.setdefault(axis.in_step * j + offset, []).append((f, j, tap))
-        return dict(sorted(found.items(), reverse=axis.offset_step < 0))  # every sum in the order of its taps
+        return dict(sorted(found.items(), reverse=self.IN_ORDER and axis.offset_step < 0))
 
     @property
     def column_offsets(self) -> dict[int, list[tuple[int, int]]]:

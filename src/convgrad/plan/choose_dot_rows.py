@@ -1,0 +1,58 @@
+"""Plans that read the rows of planes in place by dot products, with the cycles that they are predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.plan.axes import in_pairs
+from convgrad.plan.choose_plane_rows import MOST_WRITTEN, READ, is_spread, pieces_of, shared
+from convgrad.plan.costs import MOVE
+from convgrad.plan.dot_rows import PAIR, DotRowsPlan
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
+from convgrad.plan.plane_costs import even_rows
+from convgrad.plan.plane_rows import PlaneRowsPlan, whole_vectors
+
+MOST_ROWS, MOST_SUMS = 14, 16  # of outputs of a tile; sums, of which there are several where a row has phases
+WIDE, STREAMS = 128, 22  # bytes of a row, from which on so many rows at a time are more than a core follows
+DOT, LOAD = 0.62, 1.05  # cycles as those of other plans are predicted: of a product, of a vector of the input,
+LOOK, STORE, PACK = 0.57, 0.67, 2.0  # of one that is looked at, of one of results, of a pair of taps
+
+
+def dot_rows_candidates(base: PlaneRowsPlan, machine: Machine) -> Iterator[tuple[float, DotRowsPlan]]:
+    """Predicted cycles and the plan for X or Y, of a plan for f32 that takes over where data are odd."""
+    p, row, inner = base.problem, *base.axes[-2:]
+    if not machine.has_dots or p.dtype != "bf16" or not inner.taps:
+        return
+    inner = inner if inner.in_step > 1 else in_pairs(inner)
+    if inner.in_step != PAIR or abs(inner.offset_step) != 1 or not inner.phases[-1].count:
+        return
+    width = -(-inner.count // base.lanes) * base.lanes
+    plan = as_kind(DotRowsPlan, base, axes=(*base.axes[:-1], inner), fallback=base)
+    found = []
+    for rows in even_rows(row.count, MOST_ROWS):
+        whole = -(-row.count // rows) * rows
+        one = replace(plan, rows=rows, block=(*base.block[:-2], whole, width))
+        written, cycles = _cycles(one)
+        if (rows == 1 or one.sums <= MOST_SUMS) and written <= MOST_WRITTEN and not is_spread(one, WIDE, STREAMS):
+            found.append((cycles, one))
+    if found:
+        cycles, best = min(found, key=lambda candidate: candidate[0])
+        yield cycles, shared(best)
+
+
+def _cycles(plan: DotRowsPlan) -> tuple[int, float]:
+    """Dot products that are written out, and cycles of all planes."""
+    p, (row, inner) = plan.problem, plan.axes[-2:]
+    bases = list(plan.words.met)
+    met, new = len(plan.row_offsets), min(len(plan.row_offsets), plan.rows * row.in_step)
+    shortest = min(phase.count for phase in inner.phases)
+    vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, PAIR, inner.in_extent, bases)
+    deep = prod(axis.taps for axis in plan.axes[:-2])
+    of_tile = deep * (DOT * plan.products + LOAD * met * len(bases) + LOOK * new) + STORE * plan.sums
+    rows = -(-row.count // plan.rows) * prod(axis.count * len(axis.phases) for axis in plan.axes[1:-2])
+    of_plane = rows * vectors * of_tile + PACK * prod(plan.pair_rows)
+    read = READ * MOVE / PAIR * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    return plan.products * pieces_of(vectors, first, last), p.groups * p.batch * of_plane + read
