@@ -17,11 +17,8 @@ from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_run_weights import run_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
-from convgrad.plan.depthwise_dots import DepthwiseDotsPlan
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
-from convgrad.plan.group_dots import GroupDotsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
-from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
@@ -54,7 +51,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
     for cycles, plan in candidates:
         plan = replace(plan, reasons=reasons)
-        if isinstance(plan, PlaneWeightsPlan | InPlaceDotsPlan | RowDotsPlan | DepthwiseDotsPlan | GroupDotsPlan):
+        if isinstance(plan, PlaneWeightsPlan) or (plan.ON_UNITS and plan.fallback):
             yield plan
         elif plan.ON_UNITS:
             cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)

@@ -19,7 +19,7 @@ class DepthwiseDotsPlan(DepthwiseWeightsPlan):
     of them. `fallback` computes everything again where dot products may not stand for f32 arithmetic.
     """
 
-    KIND = "by dot products"
+    KIND = "taps together, by dot products"
     ON_UNITS = True
 
     fallback: DepthwiseWeightsPlan | None = None
