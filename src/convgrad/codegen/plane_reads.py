@@ -83,6 +83,8 @@ class RowReads:
         """By offset, of the vector that begins with output `first`; those that are nothing but zeros are left out."""
         if self.step == 1 and self.slides and not columns.whole:
             return self._slid(b, row, first, columns)
+        if self.step > 1 and not self.halves and columns.first == 0 and self.image <= self.step * self.lanes:
+            return self._picked(b, row, columns)
         start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
         zeros, found = Value(self.isa.vector(self.compute), "zeroinitializer"), {}
         if self.halves:
@@ -143,6 +145,23 @@ class RowReads:
             one, other = block(offset - rest), block(offset - rest + self.lanes) if rest else zeros
             if one is not zeros or other is not zeros:
                 found[offset] = self.isa.slide(b, one, other, rest) if rest else one
+        return found
+
+    def _picked(self, b: Builder, row: Value, columns: Columns) -> dict[int, Value]:
+        """Out of one run that holds the row, whatever the offset."""
+        starts, found = range(0, self.step * self.lanes, self.lanes), {}
+        masks = [(1 << max(0, min(self.lanes, self.image - start))) - 1 for start in starts]
+        zeros, kind = Value(self.isa.vector(self.compute), "zeroinitializer"), STORAGE[self.dtype]
+        parts = [
+            self._load(b, b.at(row, start, kind), mask) if mask else zeros
+            for start, mask in zip(starts, masks, strict=True)
+        ] + [zeros]  # fmt: skip
+        for offset in self.offsets:
+            places = (offset + lane * self.step for lane in range(columns.lanes))
+            wanted = [place if 0 <= place < self.image else self.image for place in places]  # there is zero
+            wanted += [self.image] * (self.lanes - columns.lanes)
+            if any(place < self.image for place in wanted):
+                found[offset] = pick(b, parts, wanted)
         return found
 
     def _load(self, b: Builder, address: Value, mask: int | None) -> Value:
