@@ -12,6 +12,7 @@ from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.plan.costs import LINE
 from convgrad.plan.plane_rows import run_bases, whole_vectors
 
+MOST_TURNS = 3  # lanes by which vectors of a phase are slid one by one
 LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
 
 
@@ -72,6 +73,11 @@ class RowReads:
     def _all(self) -> int:
         return (1 << self.lanes) - 1
 
+    @property
+    def _near(self) -> bool:
+        """Whether few lanes lie between the offsets of a phase."""
+        return all(-MOST_TURNS <= offset // self.step <= MOST_TURNS for offset in self.offsets)
+
     def _masks(self, base: int, first: int, lanes: int) -> list[int]:
         """Lanes, a bit each, that are read of every vector of a run."""
         start = self.step * first + base
@@ -84,10 +90,11 @@ class RowReads:
         """By offset, of the vector that begins with output `first`; those that are nothing but zeros are left out."""
         if self.step == 1 and self.slides and not columns.whole:
             return self._slid(b, row, first, columns)
-        if self.step > 1 and not self.halves and (self.slides or columns.lanes == self.lanes):
-            return self._picked_and_slid(b, row, first, columns)
-        if self.step > 1 and not self.halves and columns.first == 0 and self.image <= self.step * self.lanes:
-            return self._picked(b, row, columns)
+        if self.step > 1 and not self.halves:
+            if self._near and (self.slides or columns.lanes == self.lanes):
+                return self._picked_and_slid(b, row, first, columns)
+            if columns.first == 0 and self.image <= self.step * self.lanes:
+                return self._picked(b, row, columns)
         start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
         zeros, found = Value(self.isa.vector(self.compute), "zeroinitializer"), {}
         if self.halves:
