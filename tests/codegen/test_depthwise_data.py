@@ -15,13 +15,13 @@ MOST = {1: 60, 2: 14, 3: 6}  # windows per axis, by rank
 
 
 def depthwise_problem(rng, unknown):
-    """One channel per group, channels last, with gaps at times; strides where windows are solved for."""
+    """One channel per group, channels last, with gaps and strides at times."""
     rank = int(rng.choice([1, 2, 2, 3]))
     groups, batch = int(rng.choice([4, 8, 9, 16, 17, 21, 32, 33, 54])), int(rng.integers(1, 3))
     windows = rng.integers(1, MOST[rank], rank)
     taps = rng.integers(1, 6 if rank < 3 else 4, rank)
     dilation = rng.choice([1, 1, 2], rank)
-    stride = rng.choice([1, 2, 3], rank) if unknown is Unknown.Y and rng.integers(2) else np.ones(rank, int)
+    stride = rng.choice([1, 2, 3], rank) if rng.integers(2) else np.ones(rank, int)
     low = np.array([int(rng.integers(-1, d * (r - 1) + 2)) for r, d in zip(taps, dilation, strict=True)])
     high = np.array([int(rng.integers(-1, d * (r - 1) + 2)) for r, d in zip(taps, dilation, strict=True)])
     image = np.maximum(1, stride * (windows - 1) + dilation * (taps - 1) + 1 - low - high)
@@ -102,6 +102,8 @@ def test_chosen_where_channels_lie_side_by_side():
 
     assert rows_together(mobile())
     assert rows_together(mobile(unknown=Unknown.X))
+    phases = {"x_extent": (112, 112), "x_strides": strides_in([0, 3, 4, 1, 2], (1, 144, 1, 112, 112))}
+    assert rows_together(mobile(unknown=Unknown.X, stride=(2, 2), **phases))
     assert rows_together(mobile(dtype="bf16", out_dtype="bf16"))
     assert not rows_together(mobile(accumulate=True))
     planes = {f"{name}_strides": strides_in(range(5), mobile().shapes[name]) for name in "xy"}

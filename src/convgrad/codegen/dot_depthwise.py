@@ -9,13 +9,14 @@ from typing import Any
 from convgrad.codegen.depthwise_data import DepthwiseStages, DepthwiseSweep, Taps
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
-from convgrad.codegen.isa.base import shuffle
+from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR
-from convgrad.codegen.matrix_data import MatrixStages, lower_with_fallback
+from convgrad.codegen.matrix_data import MatrixStages
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.results import Run, store_ordinary, store_runs
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.stages import Places
+from convgrad.codegen.watched import lower_with_fallback
 from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.strides import row_major
 
@@ -48,7 +49,7 @@ class DotDepthwiseSweep(DepthwiseSweep):
         with b.when(self.begins):
             for place, _ in plan.row_steps:
                 if place not in plan.new_rows:
-                    at = b.add(row, place)
+                    at = b.add(b.mul(row, plan.rows.in_step), place)
                     inside = b.both(b.compare("sge", at, 0), b.compare("slt", at, extent))
                     with b.when(inside):
                         self._look(x, place, column)
@@ -89,15 +90,19 @@ class DotDepthwiseSweep(DepthwiseSweep):
         kind, found, (low, high) = vector_of(LANES, "i16"), [], plan.places
         for at in (base, base + 1):
             there = low <= at <= high and 0 <= first + at < axis.in_extent
-            address = b.at(x, place * row_step + at * step, "i16")
+            address = b.at(x, place * row_step + (axis.phases[0].offset + at) * step, "i16")
             found.append(b.load(kind, address, PAIR) if there else Value(kind, "zeroinitializer"))
         if all(value.text == "zeroinitializer" for value in found):
             return None
         both = shuffle(b, found[0], found[1], [lane + of * LANES for lane in range(LANES) for of in range(PAIR)])
         return b.cast("bitcast", both, WORDS)
 
-    def _store(self, target: Value, sums: list[Value]) -> None:
-        self._write(self._done(target, list(range(self.plan.tile[-2])), sums))
+    def _store(self, target: Value, sums: list[Value], which: list[int]) -> None:
+        if self.tile.past_caches:
+            DepthwiseSweep._store(self, target, sums, which)
+            return
+        kind = STORAGE[self.plan.problem.out_dtype]
+        self._write(Run([sums[n]], self.b.at(target, self.tile.c_rows[n], kind)) for n in which)
 
     def _write(self, runs: Iterable[Run]) -> None:
         """No sum is denormal or NaN, or all is written again."""
@@ -111,7 +116,7 @@ class DotDepthwiseSweep(DepthwiseSweep):
 
     def _taps(self, w: Value, rows: Iterable[int]) -> Taps:
         b, plan = self.b, self.plan
-        row_step = plan.rows.tap_step * self.taps.strides[-2]
+        row_step = self.taps.strides[-2]
         unit = DOT_UNITS[plan.isa]()
         return {
             (t, pair): unit.load(b, b.at(w, t * row_step + pair * LANES, "i32"))

@@ -12,6 +12,7 @@ from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.plan.costs import LINE
 from convgrad.plan.plane_rows import run_bases, whole_vectors
 
+MOST_TURNS = 3  # lanes by which vectors of a phase are slid one by one
 LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
 
 
@@ -61,7 +62,8 @@ class RowReads:
     def columns(self, count: int, least: int) -> Iterator[Columns]:
         """All vectors of a row of so many outputs, of the longest phase and of the shortest one, or windows."""
         lanes = self.lanes
-        vectors, first, last = whole_vectors(count, least, lanes, self.step, self.image, self.bases)
+        bases = self.bases if self.step == 1 or self.halves else [*self.bases, 0]  # phases are picked from that one
+        vectors, first, last = whole_vectors(count, least, lanes, self.step, self.image, bases)
         whole = [(first, last - first)] if last - first >= LOOPED else [(n, 1) for n in range(first, last)]
         pieces = [(n, 1, False) for n in range(first)] + [(n, many, True) for n, many in whole]
         for n, many, there in pieces + [(n, 1, False) for n in range(last, vectors)]:
@@ -70,6 +72,11 @@ class RowReads:
     @property
     def _all(self) -> int:
         return (1 << self.lanes) - 1
+
+    @property
+    def _near(self) -> bool:
+        """Whether few lanes lie between the offsets of a phase."""
+        return all(-MOST_TURNS <= offset // self.step <= MOST_TURNS for offset in self.offsets)
 
     def _masks(self, base: int, first: int, lanes: int) -> list[int]:
         """Lanes, a bit each, that are read of every vector of a run."""
@@ -83,6 +90,11 @@ class RowReads:
         """By offset, of the vector that begins with output `first`; those that are nothing but zeros are left out."""
         if self.step == 1 and self.slides and not columns.whole:
             return self._slid(b, row, first, columns)
+        if self.step > 1 and not self.halves:
+            if self._near and (self.slides or columns.lanes == self.lanes):
+                return self._picked_and_slid(b, row, first, columns)
+            if columns.first == 0 and self.image <= self.step * self.lanes:
+                return self._picked(b, row, columns)
         start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
         zeros, found = Value(self.isa.vector(self.compute), "zeroinitializer"), {}
         if self.halves:
@@ -148,6 +160,55 @@ class RowReads:
             one, other = block(offset - rest), block(offset - rest + self.lanes) if rest else zeros
             if one is not zeros or other is not zeros:
                 found[offset] = self.isa.slide(b, one, other, rest) if rest else one
+        return found
+
+    def _picked(self, b: Builder, row: Value, columns: Columns) -> dict[int, Value]:
+        """Out of one run that holds the row, whatever the offset."""
+        starts, found = range(0, self.step * self.lanes, self.lanes), {}
+        masks = [(1 << max(0, min(self.lanes, self.image - start))) - 1 for start in starts]
+        zeros, kind = Value(self.isa.vector(self.compute), "zeroinitializer"), STORAGE[self.dtype]
+        parts = [
+            self._load(b, b.at(row, start, kind), mask) if mask else zeros
+            for start, mask in zip(starts, masks, strict=True)
+        ] + [zeros]  # fmt: skip
+        for offset in self.offsets:
+            places = (offset + lane * self.step for lane in range(columns.lanes))
+            wanted = [place if 0 <= place < self.image else self.image for place in places]  # there is zero
+            wanted += [self.image] * (self.lanes - columns.lanes)
+            if any(place < self.image for place in wanted):
+                found[offset] = pick(b, parts, wanted)
+        return found
+
+    def _picked_and_slid(self, b: Builder, row: Value, first: Index, columns: Columns) -> dict[int, Value]:
+        """Numbers of each phase out of one run, and for other offsets the same by one place further, and a number."""
+        lanes, step, kind = self.lanes, self.step, STORAGE[self.dtype]
+        zeros, before = Value(self.isa.vector(self.compute), "zeroinitializer"), step * columns.first
+        start, found = b.at(row, b.mul(first, step), kind), {}
+
+        def inside(place: int) -> bool:
+            return columns.whole or 0 <= before + place < self.image
+
+        def part(base: int) -> Value:
+            mask = sum(inside(base + lane) << lane for lane in range(lanes))
+            return self._load(b, b.at(start, base, kind), mask) if mask else zeros
+
+        def number(place: int) -> Value:
+            if not inside(place):
+                return zeros
+            return self.isa.splat(b, self.isa.load(b, self.dtype, b.at(start, place, kind)), lanes)
+
+        parts = [*(part(base) for base in range(0, step * lanes, lanes)), zeros]
+        for phase in sorted({offset % step for offset in self.offsets}):
+            wanted = [offset // step for offset in self.offsets if offset % step == phase]
+            places = range(phase, step * lanes, step)
+            picked = [at if inside(at) else self.image - before for at in places]  # there is zero
+            by_turns = {0: pick(b, parts, picked) if any(map(inside, places)) else zeros}
+            for n in range(1, max(wanted) + 1):
+                by_turns[n] = self.isa.slide(b, by_turns[n - 1], number((lanes + n - 1) * step + phase), 1)
+            for n in range(-1, min(wanted) - 1, -1):
+                by_turns[n] = self.isa.slide(b, number(n * step + phase), by_turns[n + 1], lanes - 1)
+            met = {n: range(phase + n * step, phase + (n + columns.lanes) * step, step) for n in wanted}
+            found |= {n * step + phase: by_turns[n] for n in wanted if any(map(inside, met[n]))}
         return found
 
     def _load(self, b: Builder, address: Value, mask: int | None) -> Value:

@@ -20,6 +20,7 @@ from convgrad.plan.axes import Phase
 from convgrad.plan.plane_rows import PlaneRowsPlan
 
 HELD = 12  # weights that stay in registers; more are operands in memory
+MANY = 16  # sums of numbers that are not rounded, of which some are stored while others are summed
 Row = tuple[int, int]  # phase and output of the rows
 Sums = dict[tuple[int, int, int], Value]  # of phase and output of the rows, phase of the columns
 
@@ -56,10 +57,12 @@ class PlaneRowOutputs(PlaneOutputs):
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
             offsets=tuple(self.column_offsets), slides=True,
         )  # fmt: skip
-        rounds_by_integers = self.reads.halves and not self.isa.bfloat  # next to which all sums spill
-        self.early = rounds_by_integers and len(plan.axes[-2].phases) == 1  # else stores among products gain nothing
-        pairs = self.reads.halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
-        self.reads_again = plan.taps > HELD and not pairs
+        alone, halves = len(plan.axes[-2].phases) == 1, self.reads.halves
+        # next to integers that round all sums spill, and many take long to be stored; else it gains nothing
+        self.early = (halves and alone and not self.isa.bfloat) or (plan.sums > MANY and p.out_dtype == plan.compute)
+        pairs = halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
+        picked = inner.in_step > 1 and not halves  # next to which LLVM reads rows ahead, and spills
+        self.reads_again = picked or (plan.taps > HELD and not pairs)
         strides = p.strides[plan.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too

@@ -10,6 +10,7 @@ from typing import TypeVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.data import KEPT_BYTES, DataPlan
+from convgrad.plan.data_in_place import lines_of_l1
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.kinds import as_kind
@@ -32,6 +33,7 @@ FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 LEAST_PAIRED = 5  # taps of a row, of which fewer gain nothing by pairs
 PAIRED, LOOK = 1.5, 2.0  # to put two vectors together, and to look at them
 STORE = 1.0  # to begin and to store a sum
+COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
 NEAR_BLOCKS = 8  # of groups, that should stay together
@@ -46,7 +48,7 @@ def depthwise_data_candidates(
     The same by dot products, where there are any: as many times as fast as is predicted of both.
     """
     p, axes = base.problem, base.axes
-    if p.groups < base.lanes or any(len(axis.phases) > 1 or not axis.taps or not axis.count for axis in axes):
+    if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
         return
     plain = as_kind(
         DepthwiseDataPlan, base, width=base.lanes, lane_groups=base.lanes, unroll=0, packs_weights=False,
@@ -62,7 +64,7 @@ def depthwise_data_candidates(
         machine.has_dots
         and p.dtype == "bf16"
         and inner.taps >= LEAST_PAIRED
-        and inner.in_step == abs(inner.offset_step) == 1
+        and inner.in_step == abs(inner.offset_step) == len(inner.phases) == len(axes[-2].phases) == 1
     ):
         by_dots = _best_tile(as_kind(DotDepthwisePlan, plain), machine)
         if by_dots is not None:
@@ -76,19 +78,23 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     found: list[Depthwise] = []
     images = prod(axis.count for axis in axes[:-2])
     shares = max(1, plain.lane_blocks // NEAR_BLOCKS)
-    for rows in range(1, min(MOST_ROWS, axes[-2].count) + 1):
-        if rows > FEW_ROWS and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
+    phases, others = (len(axis.phases) for axis in axes[-2:])
+    taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
+    outer = prod(len(axis.phases) for axis in axes[:-2])
+    few = 1 if plain.past_caches else FEW_ROWS
+    for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
+        if rows > few and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
             break
         if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
             break
-        most = (machine.registers - machine.registers // SPARE - axes[-1].taps) // rows
-        alone = rows == 1 < axes[-1].count  # whose multiply-adds wait for each other
+        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others)
+        alone = rows == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
         for columns in range(1 + alone, min(most, axes[-1].count) + 1):
             plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
-            products = rows * axes[-2].taps * plan.row_products
+            products = rows * taps * plan.row_products
             if products > MOST_PRODUCTS:
                 break
-            if plan.body_count <= MOST_BODIES and plan.body_count * products <= MOST_WRITTEN:
+            if plan.body_count <= MOST_BODIES and outer * plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
     return min(found, key=lambda plan: _cycles(plan) + _paired(plan)) if found else None
 
@@ -108,18 +114,17 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
     """Of all tiles."""
     outer, (rows, columns) = plan.axes[:-2], plan.tile[-2:]
     inner = plan.columns
-    near = inner.in_step * (columns - 1) + abs(inner.offset_step) * (inner.taps - 1) + 1  # columns of the input
-    read = min(near, columns * inner.taps)
+    read = len(plan.column_steps())  # columns of the input
     steps = plan.slab_strides[0]
     whole = all(step % plan.lanes == 0 for step in steps)
     again = (1.0 if whole else ACROSS_LINES) * read * plan.reads_again
     loads = LOAD * (again + plan.row_weights)
-    pairs = rows * plan.rows.taps
+    pairs = rows * sum(phase.taps for phase in plan.rows.phases)
     at_a_tap = pairs * max(plan.row_products / FMA_PER_CYCLE, loads)
     at_a_tap += FETCH * len(plan.row_steps) * read
     tiles = -(-plan.rows.count // rows) * -(-inner.count // columns)
     visits = prod(axis.visits(1) for axis in outer)
-    each = TILE_OVERHEAD + STORE * rows * columns
+    each = TILE_OVERHEAD + (STORE + COLLIDE * _collide(plan)) * plan.sums
     p = plan.problem
     size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     if size > KEPT_BYTES:  # found out about along a row
@@ -127,6 +132,13 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
         each += (APART if size > FAR_BYTES else LESS_APART) * lines * (columns - 1)
     sums = prod(axis.count for axis in outer) * each
     return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
+
+
+def _collide(plan: DepthwiseDataPlan) -> bool:
+    """Whether lines of a tile push each other out of L1, since positions a power of two apart share its sets."""
+    p = plan.problem
+    step = SIZES[p.dtype] * plan.result_strides[0][-1][0]
+    return plan.sums + len(plan.row_steps) * len(plan.column_steps()) > lines_of_l1(step)
 
 
 def _shared(plan: Depthwise) -> Depthwise:

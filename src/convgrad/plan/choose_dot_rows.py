@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.plan.axes import in_pairs
-from convgrad.plan.choose_plane_rows import MOST_WRITTEN, READ, is_spread, pieces_of, shared
+from convgrad.plan.choose_plane_rows import MOST_WRITTEN, READ, is_spread, pieces_of, rows_of, shared
 from convgrad.plan.costs import MOVE
 from convgrad.plan.dot_rows import PAIR, DotRowsPlan
 from convgrad.plan.kinds import as_kind
@@ -36,7 +36,11 @@ def dot_rows_candidates(base: PlaneRowsPlan, machine: Machine) -> Iterator[tuple
         whole = -(-row.count // rows) * rows
         one = replace(plan, rows=rows, block=(*base.block[:-2], whole, width))
         written, cycles = _cycles(one)
-        if (rows == 1 or one.sums <= MOST_SUMS) and written <= MOST_WRITTEN and not is_spread(one, WIDE, STREAMS):
+        if (
+            (rows == 1 or one.sums <= MOST_SUMS)
+            and written <= MOST_WRITTEN
+            and not is_spread(one, rows_of(one), WIDE, STREAMS)
+        ):
             found.append((cycles, one))
     if found:
         cycles, best = min(found, key=lambda candidate: candidate[0])

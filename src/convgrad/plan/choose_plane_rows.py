@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
@@ -32,9 +32,14 @@ MOST_PRODUCTS = 350  # multiply-adds of a tile
 MOST_PIECES = 8  # of a row, that are written out
 MOST_WRITTEN = 1100  # of all tiles that are written out
 WIDE, STREAMS = 256, 14  # bytes of a row, from which on so many rows at a time are more than a core follows
+FAR_STREAMS = 9  # with strides, where memory is asked for ahead
+SOME_TAPS, MANY_TAPS = 16, 25  # of which so many rows are not too many, or any number
 CROSSING = 1.2  # cycles of a vector from L1 that lies in two lines as often as not
 WAITING = 1.25  # cycles per predicted one
 TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of results, of a row of the input
+MANY_TILE, MANY_ROW = 1.0, 0.5  # of one that computes several phases, whose results take longer
+CROWDED, FEW_SUMS = 0.5, 8  # cycles more for a vector of these beyond so many
+NUMBER = 0.4  # of a vector, to load a number into all lanes
 PLANE = 10.0  # cycles of a block of a plane besides
 READ = 0.25  # of what moving a number takes, where tiles wait for it
 MOST_TASKS = 48
@@ -67,7 +72,7 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         written, cycles = _data_cycles(one)
         many = one.sums > MOST_NARROW_ROWS and rows > MOST_ROWS  # of several phases, which do not stay in registers
-        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or is_spread(one)):
+        if one.products <= MOST_PRODUCTS and written <= MOST_WRITTEN and not (many or is_spread(one, rows_of(one))):
             found.append((cycles, one))
     if found:
         cycles, best = min(found, key=lambda candidate: candidate[0])
@@ -88,7 +93,7 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
         whole = -(-row.count // rows) * rows
         one = replace(plan, axes=(*plan.axes[:-1], pairs), rows=rows, block=(*plan.block[:-2], whole, width))
         written, cycles = _data_cycles(one)
-        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not is_spread(one):
+        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not is_spread(one, rows_of(one)):
             found.append((cycles, one))
     return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
@@ -105,12 +110,26 @@ def in_rows(p: ConvProblem, machine: Machine, most: int = MOST_TAPS) -> bool:
     return prod(p.taps[-2:]) <= most and p.taps[-1] <= MOST_COLUMNS
 
 
-def is_spread(plan: PlaneRowsPlan, least: int = WIDE, most: int = STREAMS) -> bool:
-    """Whether a tile reads and writes more rows than a core follows."""
-    row, inner = plan.axes[-2:]
-    rows = len(plan.row_offsets) + plan.rows * len(row.phases)
-    wide = max(inner.in_extent, inner.out_extent) * SIZES[plan.problem.dtype] >= least
-    return plan.rows > 1 and wide and rows > most
+def is_spread(
+    plan: PlaneRowsPlan | PlaneRowWeightsPlan, rows: int, least: int = WIDE, most: float | None = None
+) -> bool:  # fmt: skip
+    """Whether a tile reads and writes more rows than a core follows: so many, of at least so many bytes."""
+    p = plan.problem
+    wide = max(p.x_extent[-1], p.y_extent[-1]) * SIZES[p.dtype] >= least
+    return plan.rows > 1 and wide and rows > (_streams(p) if most is None else most)
+
+
+def _streams(p: ConvProblem) -> float:
+    """Rows that a core follows: fewer from far away if strides keep them apart, any if many taps hide the way."""
+    strided, taps = max(p.stride[-2:]) > 1, prod(p.taps[-2:])
+    if strided and taps >= MANY_TAPS:
+        return inf
+    return FAR_STREAMS if strided and is_large(p) and taps < SOME_TAPS else STREAMS
+
+
+def rows_of(plan: PlaneRowsPlan) -> int:
+    """That a tile reads and writes."""
+    return len(plan.row_offsets) + plan.rows * len(plan.axes[-2].phases)
 
 
 def pieces_of(vectors: int, first: int, last: int) -> int:
@@ -129,13 +148,29 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, step, inner.in_extent, bases)
     of_row = 0.0
     for inside, many in ((True, last - first), (False, vectors - last + first)):
-        picked = (len(offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
-        loads = len(bases) * step if step > 1 or inside else 2
+        picked = (_picked(p, step, offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
+        loads = _loads(p, step, offsets) if step > 1 else len(bases) if inside else 2
         arithmetic = (plan.products + met * picked + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
-        of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + ROW * met) + TILE + STORE * results)
+        begun, row_begun = (TILE, ROW) if results == plan.rows else (MANY_TILE, MANY_ROW)
+        of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + row_begun * met) + begun + STORE * results)
+        of_row += many * CROWDED * max(0, results - FEW_SUMS) if results > plan.rows else 0.0
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
+
+
+def _picked(p: ConvProblem, step: int, offsets: Sequence[int]) -> int:
+    """Vectors that are picked from runs of a strided row; the others are slid, which other ports do."""
+    if step == 2 and p.dtype == "bf16":
+        return len(offsets)
+    return len({offset % step for offset in offsets})
+
+
+def _loads(p: ConvProblem, step: int, offsets: Sequence[int]) -> float:
+    """Vectors that are loaded of a strided row: runs, and numbers beside them."""
+    if step == 2 and p.dtype == "bf16":
+        return len(run_bases(step, p.dtype, offsets)) * step
+    return step + NUMBER * (len(offsets) - _picked(p, step, offsets))
 
 
 def shared(plan: Rows) -> Rows:
@@ -175,7 +210,9 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
         one = replace(plan, rows=rows, block=(*outer, whole, width))
         bases = run_bases(inner.stride, p.dtype, plan.column_offsets)
         written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, bases)
-        if rows * row.taps * inner.taps <= MOST_PRODUCTS and pieces_of(*written) <= MOST_PIECES:
+        read = len(one.row_offsets(rows, 0, row.taps)) + rows
+        far = one.fetches_ahead and max(p.stride[-2:]) > 1 and is_spread(one, read)
+        if rows * row.taps * inner.taps <= MOST_PRODUCTS and pieces_of(*written) <= MOST_PIECES and not far:
             found.append((_weights_cycles(one), one))
     if found:
         cycles, plan = min(found, key=lambda candidate: candidate[0])
@@ -200,8 +237,8 @@ def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
     whole, rest = divmod(row.windows, plan.rows)
     for rows, many in ((plan.rows, whole), (rest, 1)):
         met = len(plan.row_offsets(rows, 0, row.taps)) if rows else 0
-        products = rows * row.taps * inner.taps + met * len(offsets) * (step - 1)
-        loads = CROSSING * (met * len(bases) * step + rows)
+        products = rows * row.taps * inner.taps + met * _picked(p, step, offsets) * (step - 1)
+        loads = CROSSING * (met * (_loads(p, step, offsets) if step > 1 else len(bases)) + rows)
         of_plane += many * vectors * (max(products / FMA_PER_CYCLE, loads) + ROW * met + TILE) if rows else 0.0
     deep = prod(axis.windows * axis.taps for axis in plan.axes[1:-2])
     sums = 2 * STORE * plan.taps + PLANE

@@ -41,7 +41,11 @@ def reads_in_place(plan: DataPlan) -> bool:
 def rows_of_l1(plan: DataPlan) -> int:
     """Outputs of a row whose inputs, read in place, L1 holds a line each of: steps of powers of two share sets."""
     step = SIZES[plan.problem.dtype] * plan.axes[-1].in_step
-    step *= abs((plan.problem.x_strides if plan.solves_y else plan.problem.y_strides)[-1])
+    return lines_of_l1(step * abs((plan.problem.x_strides if plan.solves_y else plan.problem.y_strides)[-1]))
+
+
+def lines_of_l1(step: int) -> int:
+    """Lines so many bytes apart that L1 holds."""
     return WAYS * max(1, SETS_BYTES // gcd(step, SETS_BYTES)) if step else WAYS * SETS_BYTES
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 from typing import ClassVar
 
-from convgrad.plan.axes import GatherAxis
+from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.data import DataPlan
 
 Row = tuple[int, int, int]  # place of a row of the input, row of the tile that meets it, and at which tap
@@ -16,9 +15,10 @@ Row = tuple[int, int, int]  # place of a row of the input, row of the tile that 
 class DepthwiseDataPlan(DataPlan):
     """A DataPlan with vectors across groups, whose tile of rows × columns reads a number once for each of its rows.
 
-    Nothing is packed. Taps of the innermost two axes are written out, those of the innermost one without what falls
-    beside the image: tiles that meet a border have code of their own. Rows beside the image are skipped. The last tile
-    of an axis begins early and repeats some outputs.
+    Nothing is packed. A tile has its outputs of all phases of the innermost two axes, so that lines side by side are
+    written together. Taps of these axes are written out, those of the innermost one without what falls beside the
+    image: tiles that meet a border have code of their own. Rows beside the image are skipped. The last tile of an axis
+    begins early and repeats some outputs.
     """
 
     KIND = "across groups, rows together"
@@ -37,12 +37,27 @@ class DepthwiseDataPlan(DataPlan):
     @property
     def row_products(self) -> int:
         """Multiply-adds of a row of a tile, at a tap of the rows."""
-        return self.tile[-1] * self.columns.taps
+        return self.tile[-1] * self.row_weights
 
     @property
     def row_weights(self) -> int:
         """Vectors of weights that they meet."""
-        return self.columns.taps
+        return sum(phase.taps for phase in self.columns.phases)
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Taps of the innermost two axes."""
+        rows, columns = (1, *self.problem.taps)[-2:]
+        return rows, columns
+
+    def outputs(self, n: int) -> list[tuple[int, Phase]]:
+        """Of a tile on an axis, in the order in which they lie: which one of which phase."""
+        return [(m, phase) for m in range(self.tile[n]) for phase in self.axes[n].phases]
+
+    @property
+    def sums(self) -> int:
+        """Of a tile."""
+        return len(self.outputs(-2)) * len(self.outputs(-1))
 
     @property
     def bodies(self) -> tuple[tuple[int, int], ...]:
@@ -66,7 +81,8 @@ class DepthwiseDataPlan(DataPlan):
         """Columns with which tiles begin whose taps all meet the input, and those before and after them."""
         size = self.tile[-1]
         stop = self.columns.count // size * size
-        low, high = self.columns.inside(self.columns.phases[0])
+        ends = [self.columns.inside(phase) for phase in self.columns.phases]
+        low, high = max(low for low, _ in ends), min(high for _, high in ends)
         first, last = -(-max(low, 0) // size) * size, min(high // size * size, stop)
         if first >= last:
             return range(0), range(0, stop, size), range(0)
@@ -77,10 +93,28 @@ class DepthwiseDataPlan(DataPlan):
         """Whether the last tile begins early."""
         return 1 if self.columns.count % self.tile[-1] else 0
 
-    def has(self, column: int, t: int) -> bool:
-        """Whether an output of the innermost axis meets the input at a tap."""
-        at = self.columns.in_step * column + self.columns.phases[0].offset + t * self.columns.offset_step
-        return 0 <= at < self.columns.in_extent
+    def column_steps(self, first: int | None = None) -> dict[int, list[tuple[int, int]]]:
+        """Columns of the input, from a tile's first one, and for each which columns of the tile meet it at which tap.
+
+        Of the tile that begins with `first`, what there is; else of one inside the image. In the order of taps.
+        """
+        axis, found = self.columns, {}
+        for n, (m, phase) in enumerate(self.outputs(-1)):
+            for t in range(phase.taps) if first is None or first + m < phase.count else ():
+                place = m * axis.in_step + phase.offset + t * axis.offset_step
+                if first is None or 0 <= first * axis.in_step + place < axis.in_extent:
+                    found.setdefault(place, []).append((n, phase.tap + t * axis.tap_step))
+        return dict(sorted(found.items(), reverse=axis.offset_step < 0))
+
+    def stored(self, first: int) -> list[int]:
+        """Columns that there are of the tile that begins with `first`."""
+        return [n for n, (m, phase) in enumerate(self.outputs(-1)) if first + m < phase.count]
+
+    @property
+    def always_stored(self) -> list[int]:
+        """Rows that every tile has: the last output of a tile may be one that shorter phases lack."""
+        axis, last = self.rows, self.tile[-2] - 1
+        return [n for n, (m, phase) in enumerate(self.outputs(-2)) if m < last or phase.count == axis.count]
 
     @property
     def row_steps(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
@@ -88,18 +122,20 @@ class DepthwiseDataPlan(DataPlan):
 
         In an order in which every row of the tile comes to its taps one after the other.
         """
-        axis, (phase,) = self.rows, self.rows.phases
+        axis, outputs = self.rows, self.outputs(-2)
         found: dict[int, list[tuple[int, int]]] = {}
-        for t, m in product(range(phase.taps), range(self.tile[-2])):
-            found.setdefault(m * axis.in_step + t * axis.offset_step, []).append((m, t))
+        for t in range(axis.taps):
+            for n, (m, phase) in enumerate(outputs):
+                if t < phase.taps:
+                    place = m * axis.in_step + phase.offset + t * axis.offset_step
+                    found.setdefault(place, []).append((n, phase.tap + t * axis.tap_step))
         places = sorted(found, reverse=axis.offset_step < 0)
         return tuple((place, tuple(found[place])) for place in places)
 
     def sure(self, place: int) -> bool:
         """Whether a row of the input, of `row_steps`, is in the image for every tile."""
-        axis, (phase,) = self.rows, self.rows.phases
-        at = phase.offset + place
-        return at >= 0 and (axis.count - self.tile[-2]) * axis.in_step + at < axis.in_extent
+        axis = self.rows
+        return place >= 0 and (axis.count - self.tile[-2]) * axis.in_step + place < axis.in_extent
 
     @property
     def may_pack_weights(self) -> bool:
@@ -115,7 +151,6 @@ class DepthwiseDataPlan(DataPlan):
         assert self.in_channels == self.out_channels == 1
         assert self.width == self.lane_groups == self.lanes <= p.groups
         assert not p.accumulate
-        assert all(len(axis.phases) == 1 for axis in self.axes)
         assert all(size <= axis.count for size, axis in zip(self.tile, self.axes, strict=True))
         assert set(self.tile[:-2]) <= {1}
         assert self.block[-1] == self.columns.count
