@@ -122,6 +122,8 @@ def test_exact_at_either_guard_page(kind):
         plan = plan_of(problem, kind)
         if plan is not None:
             some = altered(plan, np.random.default_rng(seed)) if seed % 2 and kind in ALTERED else plan
+            if kind is GroupDotsPlan:
+                some = replace(plan, block=(1, *plan.block[1:]))  # of several blocks, the last may hold half a pair
             check_plan(problem, some, machine_for(HERE[-1]), seed, low=bool(seed // 2 % 2))
             tried += 1
     assert tried == len(problems(kind))
