@@ -15,7 +15,6 @@ from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
-from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.machine import machine_for
 
 CLAIMED = re.compile(r"call void @(\w+)\.task\(i64 (%\w+), ")
@@ -86,7 +85,7 @@ def test_who_packs_the_weights_does_not_matter(problem, dtype, isa):
         first, own = (replace(plan, packs_weights=packs, reads_weights=False) for packs in (False, True))
         assert [stage.symbol for stage in lower(first).stages] == ["pack", "main"]
         assert [stage.symbol for stage in lower(own).stages] == ["main"]
-        watched = isinstance(plan, DotDataPlan)  # two numbers of every panel and every task
+        watched = plan.ON_UNITS  # two numbers of every panel and every task
         panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
         assert lower(own).shared_bytes == (-(-8 * (panels + prod(plan.grid)) // 64) * 64 if watched else 0)
         np.testing.assert_array_equal(solved(asked, first, machine), solved(asked, own, machine), err_msg=str(plan))
