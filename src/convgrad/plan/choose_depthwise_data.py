@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.blocks import even_share
+from convgrad.plan.costs import LINE
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.data_in_place import lines_of_l1
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
@@ -21,7 +22,7 @@ from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
 Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
 
 MOST_ROWS = 14  # of a tile
-SPARE = 5  # one register of so many is not for sums and taps: what is read next waits there
+SPARE = 5  # one register of so many is not for sums and taps, or a widened row: what is read next waits there
 MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all tiles
 MOST_WRITTEN = 2100
 MOST_BODIES = 4
@@ -30,10 +31,9 @@ LOAD = 0.7  # cycles for a vector of the input, or of weights
 ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
 FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
-NARROW = 0.25  # of that, with strides and 16 bits: half a line, met by more instructions that hide it
+NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
-TAKEN = 6  # registers, that neither sums nor a widened row may have
 LEAST_PAIRED = 5  # taps of a row, of which fewer gain nothing by pairs
 PAIRED, LOOK = 1.5, 2.0  # to put two vectors together, and to look at them
 STORE = 1.0  # to begin and to store a sum
@@ -134,7 +134,7 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     if size > KEPT_BYTES:  # found out about along a row
         lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if whole else 2)
-        narrow = is_narrow(p) and inner.in_step > 1
+        narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
         each += (APART if size > FAR_BYTES else LESS_APART) * (NARROW if narrow else 1.0) * lines * (columns - 1)
     sums = prod(axis.count for axis in outer) * each
     return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
@@ -145,7 +145,7 @@ def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
     if not is_narrow(plan.problem) or isinstance(plan, DotDepthwisePlan):
         return 0.0
     kept = any(len(met) > 1 for _, met in plan.row_steps)
-    spilled = max(0, plan.sums + read - (registers - TAKEN)) if kept else 0
+    spilled = max(0, plan.sums + read - (registers - registers // SPARE)) if kept else 0
     return len(plan.row_steps) * (WIDEN * read + SPILL * spilled)
 
 
