@@ -109,3 +109,30 @@ def test_chosen_where_channels_lie_side_by_side():
     planes = {f"{name}_strides": strides_in(range(5), mobile().shapes[name]) for name in "xy"}
     assert not rows_together(mobile(**planes))
     assert not rows_together(mobile(groups=8))
+
+
+def of_stride_2(dtype, groups=21, extent=64, taps=4):
+    """Outputs of half the extent of the image."""
+    last, x_extent = [0, 3, 4, 1, 2], (2 * extent,) * 2
+    shapes = {"x": (1, groups, 1, *x_extent), "w": (groups, 1, 1, taps, taps), "y": (1, groups, 1, extent, extent)}
+    strides = {f"{name}_strides": strides_in(last, shape) for name, shape in shapes.items()}
+    return mobile(
+        groups=groups, x_extent=x_extent, y_extent=(extent, extent), taps=(taps, taps), stride=(2, 2), dtype=dtype,
+        out_dtype=dtype, **strides,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx512_bf16", "avx2"])
+def test_registers_hold_a_widened_row_beside_the_sums_of_rows_that_share_it(isa):
+    machine = machine_for(isa)
+    for taps in (3, 4, 5):
+        for dtype in ("bf16", "f16"):
+            plan = choose(of_stride_2(dtype, taps=taps), machine)
+            assert isinstance(plan, DepthwiseDataPlan)
+            shared = any(len(met) > 1 for _, met in plan.row_steps)
+            assert not shared or plan.sums + len(plan.column_steps()) < machine.registers
+
+
+def test_half_lines_from_far_away_are_worth_a_second_column():
+    columns = {t: choose(of_stride_2(t, 96, 112, 3), machine_for("avx512")).tile[-1] for t in ("f32", "bf16", "f16")}
+    assert columns["f32"] == 1 < columns["bf16"] == columns["f16"]

@@ -218,6 +218,17 @@ def test_tiles_of_16_bits_are_higher_since_what_they_share_is_converted_for_each
     check(problem_of(unknown, axes, dtype="f16", out_dtype="f16"), ISA, low=True)
 
 
+@needs_masks
+def test_tiles_of_16_bits_are_higher_with_phases_too():
+    """Though these have more sums than f32 is better with."""
+    for taps, low in ((3, 1), (5, 2)):
+        axes = ((28, 28), (14, 14), (taps, taps), (2, 2), (1, 1), (low, low))
+        plans = [rows_plan(problem_of(Unknown.X, axes, dtype=t, out_dtype=t)) for t in ("f32", "bf16", "f16")]
+        assert max(plan.rows for plan in plans[:1]) < min(plan.rows for plan in plans[1:])
+        for plan in plans[1:]:
+            check_plan(plan.problem, plan, machine_for(ISA), taps, low=True)
+
+
 @pytest.mark.parametrize("unknown", Unknown)
 def test_what_slabs_serve_better(unknown):
     """Sums in memory already, many taps, a single axis, vectors shorter than a cache line."""

@@ -13,7 +13,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import KernelModule, round64
 from convgrad.codegen.plane_data import PlaneOutputs
 from convgrad.codegen.plane_reads import Columns, RowReads, ask_for
-from convgrad.codegen.results import Run, store_runs
+from convgrad.codegen.results import Run, store_exactly, store_runs
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
@@ -242,7 +242,9 @@ class PlaneRowOutputs(PlaneOutputs):
     # --- results
 
     def _write(self, b: Builder, runs: Iterable[Run]) -> None:
-        store_runs(b, self.isa, self.plan.problem.out_dtype, runs)
+        """Round and store: two phases of rows in part are a word, which integers make as fast."""
+        in_turn = len(self.plan.axes[-1].phases) > 1 and not self.reads.halves
+        (store_exactly if in_turn else store_runs)(b, self.isa, self.plan.problem.out_dtype, runs)
 
     def _runs(
         self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, done: Iterable[list[Row]], written: Index

@@ -9,18 +9,20 @@ from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.blocks import even_share
+from convgrad.plan.costs import LINE
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.data_in_place import lines_of_l1
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.plane_rows import is_narrow
 from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
 
 Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
 
 MOST_ROWS = 14  # of a tile
-SPARE = 5  # one register of so many is not for sums and taps: what is read next waits there
+SPARE = 5  # one register of so many is not for sums and taps, or a widened row: what is read next waits there
 MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all tiles
 MOST_WRITTEN = 2100
 MOST_BODIES = 4
@@ -29,7 +31,9 @@ LOAD = 0.7  # cycles for a vector of the input, or of weights
 ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
 FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
+NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
+WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
 LEAST_PAIRED = 5  # taps of a row, of which fewer gain nothing by pairs
 PAIRED, LOOK = 1.5, 2.0  # to put two vectors together, and to look at them
 STORE = 1.0  # to begin and to store a sum
@@ -57,7 +61,7 @@ def depthwise_data_candidates(
     best = _best_tile(plain, machine)
     if best is None:
         return
-    own = _cycles(best)
+    own = _cycles(best, machine.registers)
     yield min(own, ALIKE * cycles), _shared(best)
     inner = axes[-1]
     if (
@@ -68,7 +72,8 @@ def depthwise_data_candidates(
     ):
         by_dots = _best_tile(as_kind(DotDepthwisePlan, plain), machine)
         if by_dots is not None:
-            yield (_cycles(by_dots) + _paired(by_dots)) * min(1.0, ALIKE * cycles / own), _shared(by_dots)
+            faster = min(1.0, ALIKE * cycles / own)
+            yield (_cycles(by_dots, machine.registers) + _paired(by_dots)) * faster, _shared(by_dots)
 
 
 def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
@@ -96,7 +101,7 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
                 break
             if plan.body_count <= MOST_BODIES and outer * plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
-    return min(found, key=lambda plan: _cycles(plan) + _paired(plan)) if found else None
+    return min(found, key=lambda plan: _cycles(plan, machine.registers) + _paired(plan)) if found else None
 
 
 def _paired(plan: DepthwiseDataPlan) -> float:
@@ -110,7 +115,7 @@ def _paired(plan: DepthwiseDataPlan) -> float:
     return plan.lane_blocks * tiles * visits * of_tile
 
 
-def _cycles(plan: DepthwiseDataPlan) -> float:
+def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     """Of all tiles."""
     outer, (rows, columns) = plan.axes[:-2], plan.tile[-2:]
     inner = plan.columns
@@ -121,7 +126,7 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
     loads = LOAD * (again + plan.row_weights)
     pairs = rows * sum(phase.taps for phase in plan.rows.phases)
     at_a_tap = pairs * max(plan.row_products / FMA_PER_CYCLE, loads)
-    at_a_tap += FETCH * len(plan.row_steps) * read
+    at_a_tap += FETCH * len(plan.row_steps) * read + _widening(plan, read, registers)
     tiles = -(-plan.rows.count // rows) * -(-inner.count // columns)
     visits = prod(axis.visits(1) for axis in outer)
     each = TILE_OVERHEAD + (STORE + COLLIDE * _collide(plan)) * plan.sums
@@ -129,9 +134,19 @@ def _cycles(plan: DepthwiseDataPlan) -> float:
     size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     if size > KEPT_BYTES:  # found out about along a row
         lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if whole else 2)
-        each += (APART if size > FAR_BYTES else LESS_APART) * lines * (columns - 1)
+        narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
+        each += (APART if size > FAR_BYTES else LESS_APART) * (NARROW if narrow else 1.0) * lines * (columns - 1)
     sums = prod(axis.count for axis in outer) * each
     return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
+
+
+def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
+    """Cycles of a tile that widens so many vectors of each row of the input, and keeps them for its rows."""
+    if not is_narrow(plan.problem) or isinstance(plan, DotDepthwisePlan):
+        return 0.0
+    kept = any(len(met) > 1 for _, met in plan.row_steps)
+    spilled = max(0, plan.sums + read - (registers - registers // SPARE)) if kept else 0
+    return len(plan.row_steps) * (WIDEN * read + SPILL * spilled)
 
 
 def _collide(plan: DepthwiseDataPlan) -> bool:

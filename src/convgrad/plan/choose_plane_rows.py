@@ -153,7 +153,8 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
         arithmetic = (plan.products + met * picked + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
         begun, row_begun = (TILE, ROW) if results == plan.rows else (MANY_TILE, MANY_ROW)
         of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + row_begun * met) + begun + STORE * results)
-        of_row += many * CROWDED * max(0, results - FEW_SUMS) if results > plan.rows else 0.0
+        crowded = results > plan.rows and not is_narrow(p)
+        of_row += many * CROWDED * max(0, results - FEW_SUMS) if crowded else 0.0
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
     read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
