@@ -28,7 +28,7 @@ from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
-from convgrad.plan.row_products import RowProductsPlan, row_products_candidates
+from convgrad.plan.row_products import DotRowProductsPlan, RowProductsPlan, row_products_candidates
 from convgrad.plan.run_sums import run_sums_candidates
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
@@ -69,7 +69,7 @@ def data_variants(
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneDataPlan):
             yield plan
-        elif isinstance(plan, DotDepthwisePlan):
+        elif isinstance(plan, DotDepthwisePlan | DotRowProductsPlan):
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             yield replace(plan, fallback=_finished(other, spare, machine))
         elif plan.ON_UNITS:
