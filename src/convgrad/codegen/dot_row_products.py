@@ -52,7 +52,7 @@ class DotRowProductsStages(RowProductsStages):
     ) -> None:  # fmt: skip
         """At weights, which the tiles have left in L1, unless these looked; at images with the first block of lanes."""
         plan, p, (group, block), (start, number) = self.plan, self.plan.problem, which, piece
-        begin = b.mul(number, plan.piece * plan.numbers)
+        begin = b.mul(number, plan.piece * plan.in_vector)
         weights = b.at(at.w, b.add(lane_origin(plan, b, group, block, *p.w_strides[:2]), begin), KIND)
         rows = [b.at(weights, j * p.w_strides[1], KIND) for j in range(plan.width)]
         self._look_along(b, "w", rows, ends=ends, whole=not plan.looks_as_it_reads)
@@ -74,13 +74,13 @@ class DotRowProductsStages(RowProductsStages):
                 self._noted(b, name, b.at(row, i, KIND))
 
         if whole:
-            b.loop(0, steps * plan.numbers, step, step=plan.numbers, name="look")
+            b.loop(0, steps * plan.in_vector, step, step=plan.in_vector, name="look")
         if ends and plan.rest:
             for row in rows:
-                self._noted(b, name, b.at(row, steps * plan.numbers, KIND), self.mask)
+                self._noted(b, name, b.at(row, steps * plan.in_vector, KIND), self.mask)
 
     def _noted(self, b: Builder, name: str, address: Value, mask: Value | None = None) -> Value:
-        bits = self.isa.load_bits(b, self.plan.problem.dtype, address, self.plan.numbers, mask=mask)
+        bits = self.isa.load_bits(b, self.plan.problem.dtype, address, self.plan.in_vector, mask=mask)
         self.watch.note(b, name, bits)
         return bits
 
@@ -105,7 +105,7 @@ class DotRowProductsStages(RowProductsStages):
         plan, p = self.plan, self.plan.problem
         if p.bias:
             first = lane_origin(plan, b, *which, plan.out_channels * p.bias_stride, p.bias_stride)
-            kind = vector_of(plan.numbers, "i16")
+            kind = vector_of(plan.in_vector, "i16")
             for j in range(plan.width):
                 one = b.load("i16", b.at(at.bias, b.add(first, j * p.bias_stride), KIND), PAIR)
                 self.watch.note(b, "w", b.emit(kind, f"insertelement {kind} zeroinitializer, {one}, i64 0"))

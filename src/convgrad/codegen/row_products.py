@@ -65,14 +65,14 @@ class RowProductsStages(DataStages):
         """A piece of the sums of some images and channels; `ends`, the last one, and what becomes of them."""
         plan, p, (group, block, image) = self.plan, self.plan.problem, which
         tile = self._shape()
-        begin = b.mul(piece, plan.piece * plan.numbers)
+        begin = b.mul(piece, plan.piece * plan.in_vector)
         rows = b.dot([(group, p.x_strides[1]), (image, p.x_strides[-1])])
         a = b.at(at.x, b.add(rows, begin), STORAGE[p.dtype])
         x = b.at(at.w, b.add(lane_origin(plan, b, group, block, *p.w_strides[:2]), begin), STORAGE[p.dtype])
         sums = b.at(at.scratch, b.mul(kept, len(tile.rows) * plan.width * plan.lanes), self.kind)
         steps = self.steps(ends=ends)
         first = self._begun(b, at, tile, (group, block), sums, piece)
-        values = tile.sum(b, a, x, first, [Reduction(0, steps, plan.numbers, plan.numbers)])
+        values = tile.sum(b, a, x, first, [Reduction(0, steps, plan.in_vector, plan.in_vector)])
         if not ends:
             tile.store(b, sums, values)
             return
@@ -80,7 +80,7 @@ class RowProductsStages(DataStages):
             part = replace(
                 tile, b_read=None, a_masks=(self.mask,) * len(tile.rows), b_masks=(self.mask,) * len(tile.columns)
             )
-            beyond = steps * plan.numbers
+            beyond = steps * plan.in_vector
             a, x = (b.at(side, beyond, STORAGE[p.dtype]) for side in (a, x))
             values = part.sum(b, a, x, values, [])
         place = b.add(lane_origin(plan, b, group, block, *p.y_strides[1:3]), b.mul(image, p.y_strides[-1]))
@@ -94,7 +94,7 @@ class RowProductsStages(DataStages):
     @property
     def mask(self) -> Value:
         """Numbers of a row beyond whole vectors, a bit each."""
-        return Value(f"i{self.plan.numbers}", str(2**self.plan.rest - 1))
+        return Value(f"i{self.plan.in_vector}", str(2**self.plan.rest - 1))
 
     def look(
         self, b: Builder, at: Places, which: tuple[Index, Index], piece: tuple[Index, Index], *, ends: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import FAR_INPUT
@@ -22,6 +23,9 @@ PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
 AHEAD_BYTES = 512  # from where a row is read to where it is asked for
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
 DOT_LATENCY = 6  # cycles of a dot product
+DOTS_ADDED, LOOK = 1.4, 0.5  # as long as adding lanes takes, and looking at a vector of weights
+SHORT_ROW = 32  # vectors of a row below which packed weights may be better
+TIE, PACKING = 1.04, 0.07  # of the cycles of short rows, which take more than predicted; of packing a number of weights
 LOOKING = 3  # registers that are taken by looking at numbers
 TASKS = 8  # each of which reads all of its images
 
@@ -39,19 +43,19 @@ class RowProductsPlan(DataPlan):
     piece: int  # vectors of a row that tiles go through at a time
 
     @property
-    def numbers(self) -> int:
+    def in_vector(self) -> int:
         """Of a row that a vector holds."""
         return self.lanes
 
     @property
     def vectors(self) -> int:
         """Of a row, whole ones."""
-        return self.in_channels // self.numbers
+        return self.in_channels // self.in_vector
 
     @property
     def rest(self) -> int:
         """Numbers of a row beyond these."""
-        return self.in_channels % self.numbers
+        return self.in_channels % self.in_vector
 
     @property
     def pieces(self) -> int:
@@ -129,7 +133,7 @@ class DotRowProductsPlan(RowProductsPlan):
     fallback: DataPlan | None = None
 
     @property
-    def numbers(self) -> int:
+    def in_vector(self) -> int:
         """Two for each lane."""
         return PAIR * self.lanes
 
@@ -155,12 +159,13 @@ def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[
     images, channels = base.axes[-1].count, base.out_channels
     dots = base.problem.dtype == "bf16"
     kind = DotRowProductsPlan if dots else RowProductsPlan
-    numbers, latency = (PAIR * base.lanes, DOT_LATENCY) if dots else (base.lanes, LATENCY)
+    numbers, latency, adding = (PAIR * base.lanes, DOT_LATENCY, DOTS_ADDED) if dots else (base.lanes, LATENCY, ADDED)
     vectors = -(-base.in_channels // numbers)
+    looking = LOOK * channels * vectors if dots else 0.0
 
     def cycles(rows: int, columns: int) -> float:
         step = max(rows * columns / FMA_PER_CYCLE, VECTOR * rows + columns / LOADS_PER_CYCLE, latency)
-        return -(-images // rows) * -(-channels // columns) * (vectors * step + ADDED * rows * columns)
+        return -(-images // rows) * -(-channels // columns) * (vectors * step + adding * rows * columns)
 
     shapes = [
         (rows, columns)
@@ -182,4 +187,15 @@ def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[
         pixel_major=True, reads_in_place=True, writes_in_place=True, reads_weights=True, piece=piece,
         blocks_per_task=max(1, lane_blocks * tasks // TASKS) if tasks < TASKS else lane_blocks,
     )  # fmt: skip
-    yield cycles(rows, columns) * base.problem.groups, plan
+    yield (cycles(rows, columns) + looking) * base.problem.groups, plan
+
+
+def against_rows(others: list[tuple[float, Any]], least: float, plan: RowProductsPlan) -> list[tuple[float, Any]]:
+    """Plans for dot products that pack weights, by cycles to be compared with the `least` of rows as they lie.
+
+    Of long rows none is better; of short ones, where images are so many that packing does not matter.
+    """
+    p = plan.problem
+    if plan.vectors >= SHORT_ROW:
+        return [(max(cycles, least), other) for cycles, other in others]
+    return [((cycles + PACKING * prod(p.shapes["w"])) / TIE, other) for cycles, other in others]
