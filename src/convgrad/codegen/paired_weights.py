@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant
-from convgrad.codegen.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.ir_module import Index, Value, constant, index
+from convgrad.codegen.isa.base import BYTES, shuffle
+from convgrad.codegen.paired_copies import PAIR, PairedCopy, load_bf16
 from convgrad.codegen.squares import Dim
 from convgrad.plan.matrix import COLUMNS
 
 ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
+AHEAD = 8  # pairs of channels
 HIGH = -65536  # the bits of the second number of a word
 
 
@@ -41,6 +43,17 @@ class PairedPanel:
         rest = b.floor_div(b.sub(count, b.mul(whole, self.depth)), PAIR)
 
         def block(n: Index, pairs: Index) -> None:
+            if lane_step != 1:
+                by_tiles(n, pairs)
+                return
+            all_lanes = b.compare("eq", index(many), self.tiles * COLUMNS)
+            b.either(all_lanes, lambda: in_rows(n, pairs), lambda: by_tiles(n, pairs))
+
+        def in_rows(n: Index, pairs: Index) -> None:
+            of, to = b.at(source, b.mul(n, self.depth * step), "i16"), b.at(target, b.mul(n, self.block), "i32")
+            self._rows(b, of, to, pairs, step, list(self.taps))
+
+        def by_tiles(n: Index, pairs: Index) -> None:
             def tile(t: Index, _: object) -> None:
                 of = b.at(source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)), "i16")
                 to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, self._tile_words)), "i32")
@@ -87,6 +100,35 @@ class PairedPanel:
                 return False
             place *= tap.extent
         return True
+
+    def _rows(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, taps: list[Dim]) -> None:
+        """All lanes of two channels at a time: lines of weights are met once, and asked for some pairs before."""
+        if taps:
+            tap, *rest = taps
+
+            def of_tap(t: Index, _: object) -> None:
+                there = b.at(target, b.mul(t, tap.dst), "i32")
+                self._rows(b, b.at(source, b.mul(t, tap.src), "i16"), there, pairs, step, rest)
+
+            b.loop(0, tap.extent, of_tap, name="tap")
+            return
+        isa = self.copy.isa
+
+        def pair(p: Index, _: object) -> None:
+            row, to = b.at(source, b.mul(p, PAIR * step), "i16"), b.at(target, b.mul(p, ROW_WORDS), "i32")
+            for t in range(0, self.tiles, PAIR):
+                lanes = min(PAIR, self.tiles - t) * COLUMNS
+                places = [b.at(row, n * step + t * COLUMNS, "i16") for n in range(PAIR)]
+                for place in places:
+                    b.prefetch(b.beyond(place, AHEAD * PAIR * step * BYTES["bf16"]), keep=3)
+                even, odd = (load_bf16(b, isa, place, lanes, None) for place in places)
+                for m in range(lanes // COLUMNS):
+                    wanted = [lane + n * lanes for lane in range(m * COLUMNS, (m + 1) * COLUMNS) for n in range(PAIR)]
+                    words = shuffle(b, even, odd, wanted)
+                    self.copy.note(b, words)
+                    isa.store_bits(b, words, b.at(to, (t + m) * self._tile_words, "i32"))
+
+        b.loop(0, pairs, pair, name="pair")
 
     def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
         """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""
