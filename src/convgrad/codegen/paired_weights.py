@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, index
+from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.isa.base import BYTES, shuffle
 from convgrad.codegen.paired_copies import PAIR, PairedCopy, load_bf16
 from convgrad.codegen.squares import Dim
@@ -39,15 +39,17 @@ class PairedPanel:
     ) -> None:
         """All of it, but for what lies beyond the lanes and channels that there are."""
         (many, lane_step), (count, step) = lanes, channels
-        whole = b.floor_div(count, self.depth)
+        whole, lanes_in_all = b.floor_div(count, self.depth), self.tiles * COLUMNS
         rest = b.floor_div(b.sub(count, b.mul(whole, self.depth)), PAIR)
 
         def block(n: Index, pairs: Index) -> None:
-            if lane_step != 1:
+            if lane_step == 1 and many == lanes_in_all:
+                in_rows(n, pairs)
+            elif lane_step == 1 and not isinstance(many, int):
+                some = b.compare("ne", many, lanes_in_all)
+                b.either(some, lambda: by_tiles(n, pairs), lambda: in_rows(n, pairs))
+            else:
                 by_tiles(n, pairs)
-                return
-            all_lanes = b.compare("eq", index(many), self.tiles * COLUMNS)
-            b.either(all_lanes, lambda: in_rows(n, pairs), lambda: by_tiles(n, pairs))
 
         def in_rows(n: Index, pairs: Index) -> None:
             of, to = b.at(source, b.mul(n, self.depth * step), "i16"), b.at(target, b.mul(n, self.block), "i32")
