@@ -13,7 +13,6 @@ from convgrad.codegen.squares import Dim
 from convgrad.plan.matrix import COLUMNS
 
 ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
-AHEAD = 8  # pairs of channels
 HIGH = -65536  # the bits of the second number of a word
 
 
@@ -25,6 +24,7 @@ class PairedPanel:
     lanes     (extent, source step), `tiles` of them side by side in the panel
     channels  (how many there are, source step)
     taps      as in the source, in words of the target
+    ahead     pairs by which rows are asked for before they are read, where lanes lie side by side; 0: not at all
     staging   room for a tile of all taps, where these lie between channels: the channels and taps of a lane are one run
     """
 
@@ -33,6 +33,7 @@ class PairedPanel:
     depth: int
     taps: Sequence[Dim]
     staging: Value
+    ahead: int = 0
 
     def emit(
         self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
@@ -104,7 +105,7 @@ class PairedPanel:
         return True
 
     def _rows(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, taps: list[Dim]) -> None:
-        """All lanes of two channels at a time: lines of weights are met once, and asked for some pairs before."""
+        """All lanes of two channels at a time, so that lines of weights are met once."""
         if taps:
             tap, *rest = taps
 
@@ -121,8 +122,8 @@ class PairedPanel:
             for t in range(0, self.tiles, PAIR):
                 lanes = min(PAIR, self.tiles - t) * COLUMNS
                 places = [b.at(row, n * step + t * COLUMNS, "i16") for n in range(PAIR)]
-                for place in places:
-                    b.prefetch(b.beyond(place, AHEAD * PAIR * step * BYTES["bf16"]), keep=3)
+                for place in places if self.ahead else ():
+                    b.prefetch(b.beyond(place, self.ahead * PAIR * step * BYTES["bf16"]), keep=3)
                 even, odd = (load_bf16(b, isa, place, lanes, None) for place in places)
                 for m in range(lanes // COLUMNS):
                     wanted = [lane + n * lanes for lane in range(m * COLUMNS, (m + 1) * COLUMNS) for n in range(PAIR)]
