@@ -160,8 +160,9 @@ def test_every_shape_by_dots(name):
 def test_every_number_is_watched_by_dots(tile):
     """Whether tiles look at weights or something after them, in pieces, in what is left of a row, in any task."""
     problem = replace(problem_of(3, 2, 35, 3, (2, 2)), dtype="bf16", out_dtype="bf16")
-    plan = replace(plan_of(problem, EMULATED), width=2, blocks_per_task=1)
-    plan = plan if tile == "all images" else replace(plan, tile=(1, 2), block=(1, 2), piece=1)
+    plan = plan_of(problem, EMULATED)
+    some = {"width": 2, "blocks_per_task": 1, "tile": (1, 2), "block": (1, 2), "piece": 1}
+    plan = plan if tile == "all images" else replace(plan, **some)
     assert plan.looks_as_it_reads == (tile == "all images")
     module = lower(plan)
     made = module, load_here(module, machine_for(EMULATED))
