@@ -16,8 +16,10 @@ from codegen.dot_cases import (
     needs_dots,
     plan_of,
 )
-from codegen.matrix_checks import BF16_KINDS, check_kind, check_one_number
+from codegen.emitted import load_here
+from codegen.matrix_checks import BF16_KINDS, check_kind, check_one_number, run
 from codegen.random_problems import check_plan
+from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for
 
@@ -61,3 +63,18 @@ def test_f32_is_rounded_to_pairs_where_that_is_allowed(unknown, mode):
     assert bool(found) == (mode in ("bf16", "any"))
     for plan in found:
         check_plan(problem, plan, machine_for(EMULATED))
+
+
+def test_weights_that_are_packed_in_rows_are_watched():
+    """Of a panel of whole vectors, three of them, and of the last one."""
+    problem = in_bf16(problem_of(X, (1, 1), (1, 1), (1, 1), channels=(56, 6), batch=3), "bf16")
+    plan = replace(plan_of(problem), width=48, blocks_per_task=2, writes_in_place=False)
+    plan = replace(plan, tile=(*plan.tile[:-1], 1), block=(*plan.block[:-1], 1))
+    module = lower(plan)
+    made = module, load_here(module, machine_for(EMULATED))
+    ones = {name: np.ones(plan.problem.shapes[name]) for name in "wy"}
+    assert not run(plan, ones, made=made)[1]
+    for place in range(ones["w"].size):
+        ones["w"].flat[place] = 2.0**-130
+        assert run(plan, ones, made=made)[1], f"{place} of weights was not seen"
+        ones["w"].flat[place] = 1

@@ -5,12 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dot_cases import EMULATED, HERE, needs_dots
+from codegen.emitted import load_here
+from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import multiplies_rows
-from convgrad.plan.row_products import RowProductsPlan
+from convgrad.plan.row_products import DotRowProductsPlan, RowProductsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.runtime.kernel import build
 
@@ -116,10 +119,82 @@ def test_what_it_is_for():
     assert not multiplies_rows(problem_of(1, 1, 129, 5, (1,)), 8), "without masks"
     assert not multiplies_rows(replace(problem, unknown=Unknown.X), 16)
     assert not multiplies_rows(replace(problem, accumulate=True), 16)
-    assert not multiplies_rows(replace(problem, dtype="bf16"), 16)
+    assert not multiplies_rows(replace(problem, dtype="bf16", out_dtype="bf16"), 16)
+    assert multiplies_rows(replace(problem, dtype="bf16", out_dtype="bf16"), 16, dots=True)
+    assert not multiplies_rows(replace(problem, dtype="f16", out_dtype="f16"), 16, dots=True)
     assert not multiplies_rows(replace(problem, pad_low=(1, 0)), 16)
     assert not multiplies_rows(replace(problem_of(1, 1, 128, 5, (1,)), pad_low=(1,)), 16)
     assert not multiplies_rows(replace(problem, x_extent=(5, 4)), 16)
     assert not multiplies_rows(replace(problem, y_extent=(1, 2), x_extent=(4, 5)), 16)
     assert not multiplies_rows(replace(problem, w_strides=(1600, 1, 80, 20, 5)), 16), "lanes along channels of y"
     assert not multiplies_rows(replace(problem, x_strides=(320, 320, 1, 80, 20)), 16), "channels last on one side"
+
+
+# --- bf16, by dot products
+
+
+def in_bf16(name, **more):
+    return replace(problem_of(*SHAPES[name], **more), dtype="bf16", out_dtype="bf16")
+
+
+@needs_dots
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_by_dots(name):
+    """As planned, and in tiles, blocks, pieces and shares of other sizes, with a bias and in f32; exactly."""
+    rng, machine = np.random.default_rng(len(name)), machine_for(HERE[-1])
+    problem = in_bf16(name)
+    plan = plan_of(problem, HERE[-1])
+    assert type(plan) is DotRowProductsPlan
+    check_plan(problem, plan, machine)
+    problem = replace(problem, bias=True, bias_stride=2, out_dtype="f32")
+    rows, columns = (int(rng.integers(1, most + 1)) for most in (min(3, plan.axes[-1].count), plan.width))
+    other = replace(
+        plan_of(problem, HERE[-1]), tile=(1, rows), block=(1, 2 * rows), width=columns, blocks_per_task=2,
+        piece=int(rng.integers(1, plan.vectors + 1)),
+    )  # fmt: skip
+    check_plan(problem, other, machine, 1, low=True)
+
+
+@needs_dots
+@pytest.mark.parametrize("tile", ["all images", "some"])
+def test_every_number_is_watched_by_dots(tile):
+    """Whether tiles look at weights or something after them, in pieces, in what is left of a row, in any task."""
+    problem = replace(problem_of(3, 2, 35, 3, (2, 2)), dtype="bf16", out_dtype="bf16")
+    plan = plan_of(problem, EMULATED)
+    some = {"width": 2, "blocks_per_task": 1, "tile": (1, 2), "block": (1, 2), "piece": 1}
+    plan = plan if tile == "all images" else replace(plan, **some)
+    assert plan.looks_as_it_reads == (tile == "all images")
+    module = lower(plan)
+    made = module, load_here(module, machine_for(EMULATED))
+    ones = {name: np.ones(shape) for name, shape in plan.problem.shapes.items() if name != "y"}
+    assert not run(plan, ones, made=made)[1]
+    for name, values in ones.items():
+        for place in range(values.size):
+            values.flat[place] = -(2.0**-130)
+            assert run(plan, ones, made=made)[1], f"{np.unravel_index(place, values.shape)} of {name} was not seen"
+            values.flat[place] = np.inf
+            assert place % 13 or run(plan, ones, made=made)[1], "infinity"
+            values.flat[place] = 1
+
+
+@needs_dots
+@pytest.mark.parametrize("side", [0, 1])
+def test_one_such_number_gives_the_bits_of_vectors(side):
+    check_one_number(plan_of(in_bf16("fewer images than a tile has"), EMULATED), side, 2.0**-133)
+
+
+@needs_dots
+def test_a_bias_is_watched():
+    plan = plan_of(in_bf16("fewer images than a tile has", bias=True), EMULATED)
+    ones = {n: np.ones(s) for n, s in plan.problem.shapes.items() if n != "y"}
+    bias = np.ones(plan.out_channels)
+    assert not run(plan, ones, bias=bias)[1]
+    bias[-1] = 2.0**-130
+    assert run(plan, ones, bias=bias)[1]
+
+
+@needs_dots
+def test_short_rows_of_many_images_are_packed():
+    for channels, batch, rows in ((128, 256, False), (128, 2, True), (2048, 256, True)):
+        problem = replace(problem_of(batch, 1, channels, 500, (1,)), dtype="bf16", out_dtype="bf16")
+        assert isinstance(choose(problem, machine_for(EMULATED)), DotRowProductsPlan) == rows

@@ -31,6 +31,7 @@ LOWERINGS = {
     "PhaseLanesPlan": "phase_lanes",
     "RunSumsPlan": "run_sums",
     "LaneSumsPlan": "lane_sums",
+    "DotRowProductsPlan": "dot_row_products",
     "RowProductsPlan": "row_products",
     "TurnedDataPlan": "turned_data",
     "RowDataPlan": "row_data",

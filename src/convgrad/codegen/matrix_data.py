@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.halves import HalvesCopy
@@ -25,6 +26,8 @@ from convgrad.codegen.watched import WatchedStages, lower_with_fallback
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
 from convgrad.plan.strides import row_major
+
+PAIRS_AHEAD, FAR_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
 
 
 def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
@@ -156,6 +159,7 @@ class MatrixStages(WatchedStages):
             depth=plan.channel_unit,
             taps=taps,
             staging=at.scratch,
+            ahead=PAIRS_AHEAD if BYTES[p.dtype] * prod(p.shapes["w"]) > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))
 

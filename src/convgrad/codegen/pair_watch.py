@@ -19,26 +19,28 @@ from convgrad.codegen.weights import SumsStage
 from convgrad.plan.guard import whole
 from convgrad.plan.matrix import limits_of
 from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.row_products import DotRowProductsPlan
 from convgrad.plan.weights import WeightsPlan
 
 
 class PairWatch:
-    """The verdict on a call of a plan that solves for W: of x and y the least, of weights whether they are finite.
+    """The verdict on a call of a plan: of what is given the least, of what is solved for whether it is finite.
 
     An infinity or NaN among the numbers makes one of every sum that meets it, be it with a zero.
     """
 
-    def __init__(self, plan: WeightsPlan | PlaneWeightsPlan, shared_bytes: int):
+    def __init__(self, plan: WeightsPlan | PlaneWeightsPlan | DotRowProductsPlan, shared_bytes: int):
         self.plan, tasks = plan, prod(plan.grid)
+        self.given = tuple(name for name in "xyw" if name != plan.problem.unknown.value)
         self.verdict = Verdict(limits_of(plan.problem.dtype), shared_bytes, tasks, tasks)
         self._watches: dict[str, LeastWatch] = {}
 
     def begin(self, b: Builder) -> None:
         """A task."""
-        self._watches = {name: LeastWatch(b, self.plan.lanes) for name in "xy"}
+        self._watches = {name: LeastWatch(b, self.plan.lanes) for name in self.given}
 
     def note(self, b: Builder, name: str, pairs: Value) -> None:
-        """Look at numbers of x or y, as they lie."""
+        """Look at numbers of what is given, as they lie."""
         if pairs.text != "zeroinitializer":
             self._watches[name].note_bf16(b, pairs)
 
@@ -48,12 +50,13 @@ class PairWatch:
 
     def end(self, b: Builder, shared: Value, task: Index) -> None:
         """All that the task reads was looked at."""
-        self.verdict.note_first(b, shared, task, self._watches["x"])
-        self.verdict.note_second(b, shared, task, self._watches["y"])
+        first, second = self.given
+        self.verdict.note_first(b, shared, task, self._watches[first])
+        self.verdict.note_second(b, shared, task, self._watches[second])
 
     def complete(self, module: Module, kernel: KernelModule, instead: SumsStage | PlaneSums) -> KernelModule:
         """The kernel of the plan with its verdict, after all stages, and another one of f32 that takes over."""
-        self.verdict.emit(module, self._not_finite)
+        self.verdict.emit(module, self.not_finite)
         plan = instead.plan
         fallback = Fallback(
             after=len(kernel.stages), replaces=True, most_tasks=max(prod(plan.grid), instead.finish_tasks),
@@ -63,7 +66,9 @@ class PairWatch:
         shared = kernel.shared_bytes + self.verdict.size
         return replace(kernel, ir=str(module), shared_bytes=shared, fallback=fallback)
 
-    def _not_finite(self, b: Builder, call: Value) -> Value:
+    def not_finite(self, b: Builder, call: Value) -> Value:
+        """Whether a result is not."""
         p = self.plan.problem
-        weights = b.load("ptr", b.at(call, CALL_FIELDS.index("w"), "i64"), 8)
-        return any_not_finite(b, ISAS[self.plan.isa], p.out_dtype, weights, [whole(p, "w")])
+        name = p.unknown.value
+        results = b.load("ptr", b.at(call, CALL_FIELDS.index(name), "i64"), 8)
+        return any_not_finite(b, ISAS[self.plan.isa], p.out_dtype, results, [whole(p, name)])

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant
-from convgrad.codegen.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.isa.base import BYTES, shuffle
+from convgrad.codegen.paired_copies import PAIR, PairedCopy, load_bf16
 from convgrad.codegen.squares import Dim
 from convgrad.plan.matrix import COLUMNS
 
@@ -23,6 +24,7 @@ class PairedPanel:
     lanes     (extent, source step), `tiles` of them side by side in the panel
     channels  (how many there are, source step)
     taps      as in the source, in words of the target
+    ahead     pairs by which rows are asked for before they are read, where lanes lie side by side; 0: not at all
     staging   room for a tile of all taps, where these lie between channels: the channels and taps of a lane are one run
     """
 
@@ -31,16 +33,30 @@ class PairedPanel:
     depth: int
     taps: Sequence[Dim]
     staging: Value
+    ahead: int = 0
 
     def emit(
         self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
     ) -> None:
         """All of it, but for what lies beyond the lanes and channels that there are."""
         (many, lane_step), (count, step) = lanes, channels
-        whole = b.floor_div(count, self.depth)
+        whole, lanes_in_all = b.floor_div(count, self.depth), self.tiles * COLUMNS
         rest = b.floor_div(b.sub(count, b.mul(whole, self.depth)), PAIR)
 
         def block(n: Index, pairs: Index) -> None:
+            if lane_step == 1 and many == lanes_in_all:
+                in_rows(n, pairs)
+            elif lane_step == 1 and not isinstance(many, int):
+                some = b.compare("ne", many, lanes_in_all)
+                b.either(some, lambda: by_tiles(n, pairs), lambda: in_rows(n, pairs))
+            else:
+                by_tiles(n, pairs)
+
+        def in_rows(n: Index, pairs: Index) -> None:
+            of, to = b.at(source, b.mul(n, self.depth * step), "i16"), b.at(target, b.mul(n, self.block), "i32")
+            self._rows(b, of, to, pairs, step, list(self.taps))
+
+        def by_tiles(n: Index, pairs: Index) -> None:
             def tile(t: Index, _: object) -> None:
                 of = b.at(source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)), "i16")
                 to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, self._tile_words)), "i32")
@@ -87,6 +103,35 @@ class PairedPanel:
                 return False
             place *= tap.extent
         return True
+
+    def _rows(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, taps: list[Dim]) -> None:
+        """All lanes of two channels at a time, so that lines of weights are met once."""
+        if taps:
+            tap, *rest = taps
+
+            def of_tap(t: Index, _: object) -> None:
+                there = b.at(target, b.mul(t, tap.dst), "i32")
+                self._rows(b, b.at(source, b.mul(t, tap.src), "i16"), there, pairs, step, rest)
+
+            b.loop(0, tap.extent, of_tap, name="tap")
+            return
+        isa = self.copy.isa
+
+        def pair(p: Index, _: object) -> None:
+            row, to = b.at(source, b.mul(p, PAIR * step), "i16"), b.at(target, b.mul(p, ROW_WORDS), "i32")
+            for t in range(0, self.tiles, PAIR):
+                lanes = min(PAIR, self.tiles - t) * COLUMNS
+                places = [b.at(row, n * step + t * COLUMNS, "i16") for n in range(PAIR)]
+                for place in places if self.ahead else ():
+                    b.prefetch(b.beyond(place, self.ahead * PAIR * step * BYTES["bf16"]), keep=3)
+                even, odd = (load_bf16(b, isa, place, lanes, None) for place in places)
+                for m in range(lanes // COLUMNS):
+                    wanted = [lane + n * lanes for lane in range(m * COLUMNS, (m + 1) * COLUMNS) for n in range(PAIR)]
+                    words = shuffle(b, even, odd, wanted)
+                    self.copy.note(b, words)
+                    isa.store_bits(b, words, b.at(to, (t + m) * self._tile_words, "i32"))
+
+        b.loop(0, pairs, pair, name="pair")
 
     def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
         """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""

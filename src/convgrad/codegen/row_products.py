@@ -52,6 +52,7 @@ class RowProductsStages(DataStages):
                     self._tile(b, at, (group, n, image), kept, number, ends=ends)
 
                 b.loop(0, tiles, tile, name="images")
+                self.look(b, at, (group, n), (start, number), ends=ends)
 
             b.loop(first, last, block, name="lanes")
 
@@ -64,25 +65,44 @@ class RowProductsStages(DataStages):
         """A piece of the sums of some images and channels; `ends`, the last one, and what becomes of them."""
         plan, p, (group, block, image) = self.plan, self.plan.problem, which
         tile = self._shape()
-        begin = b.mul(piece, plan.piece * plan.lanes)
+        begin = b.mul(piece, plan.piece * plan.in_vector)
         rows = b.dot([(group, p.x_strides[1]), (image, p.x_strides[-1])])
         a = b.at(at.x, b.add(rows, begin), STORAGE[p.dtype])
         x = b.at(at.w, b.add(lane_origin(plan, b, group, block, *p.w_strides[:2]), begin), STORAGE[p.dtype])
         sums = b.at(at.scratch, b.mul(kept, len(tile.rows) * plan.width * plan.lanes), self.kind)
-        steps = plan.vectors - plan.piece * (plan.pieces - 1) if ends else plan.piece
+        steps = self.steps(ends=ends)
         first = self._begun(b, at, tile, (group, block), sums, piece)
-        values = tile.sum(b, a, x, first, [Reduction(0, steps, plan.lanes, plan.lanes)])
+        values = tile.sum(b, a, x, first, [Reduction(0, steps, plan.in_vector, plan.in_vector)])
         if not ends:
             tile.store(b, sums, values)
             return
         if plan.rest:
-            mask = Value(f"i{plan.lanes}", str(2**plan.rest - 1))
-            part = replace(tile, a_masks=(mask,) * len(tile.rows), b_masks=(mask,) * len(tile.columns))
-            beyond = steps * plan.lanes
+            part = replace(
+                tile, b_read=None, a_masks=(self.mask,) * len(tile.rows), b_masks=(self.mask,) * len(tile.columns)
+            )
+            beyond = steps * plan.in_vector
             a, x = (b.at(side, beyond, STORAGE[p.dtype]) for side in (a, x))
             values = part.sum(b, a, x, values, [])
         place = b.add(lane_origin(plan, b, group, block, *p.y_strides[1:3]), b.mul(image, p.y_strides[-1]))
         self._finish(b, b.at(at.y, place, STORAGE[p.out_dtype]), values)
+
+    def steps(self, *, ends: bool) -> int:
+        """Vectors of a piece."""
+        plan = self.plan
+        return plan.vectors - plan.piece * (plan.pieces - 1) if ends else plan.piece
+
+    @property
+    def mask(self) -> Value:
+        """Numbers of a row beyond whole vectors, a bit each."""
+        return Value(f"i{self.plan.in_vector}", str(2**self.plan.rest - 1))
+
+    def look(
+        self, b: Builder, at: Places, which: tuple[Index, Index], piece: tuple[Index, Index], *, ends: bool
+    ) -> None:  # fmt: skip
+        """What else is done with a piece of the rows of a group and a block of lanes, and of a task's images.
+
+        `piece` is where images begin, and its number.
+        """
 
     def _shape(self) -> Tile:
         plan, p = self.plan, self.plan.problem

@@ -29,7 +29,8 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     """
     problem.validate()
     assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
-    along = lanes_sum(problem, machine.lanes_f32, machine.registers, most_added(problem, machine))
+    most = most_added(problem, machine)
+    along = lanes_sum(problem, machine.lanes_f32, machine.registers, most, dots=machine.has_dots)
     # merging would tell channels, and so the order of sums, by extents
     problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
     if problem.unknown is Unknown.W:  # a process may never need the other half

@@ -28,7 +28,7 @@ from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
 from convgrad.plan.row_data import RowDataPlan
-from convgrad.plan.row_products import RowProductsPlan, row_products_candidates
+from convgrad.plan.row_products import DotRowProductsPlan, RowProductsPlan, against_rows, row_products_candidates
 from convgrad.plan.run_sums import run_sums_candidates
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
@@ -58,7 +58,9 @@ def data_variants(
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
     on_units = _on_units(problem, machine, [plan for _, plan in by_planes if isinstance(plan, PlaneRowsPlan)])
-    if problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
+    if along is Along.ROWS and problem.dtype != "f32":  # dot products either way, whose order nobody relies on
+        on_units = against_rows(on_units, *added[0])
+    elif problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
         on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
     candidates: list[tuple[float, Any]] = [*added, *others, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])
@@ -69,7 +71,7 @@ def data_variants(
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneDataPlan):
             yield plan
-        elif isinstance(plan, DotDepthwisePlan):
+        elif isinstance(plan, DotDepthwisePlan | DotRowProductsPlan):
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             yield replace(plan, fallback=_finished(other, spare, machine))
         elif plan.ON_UNITS:

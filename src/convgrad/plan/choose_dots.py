@@ -29,6 +29,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
+PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
     8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
@@ -49,7 +50,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
-    shape = _best_tile(axes, (pairs, channels_out), machine)
+    shape = _best_tile(axes, (pairs, channels_out), machine, _parts(problem))
     two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
     depth = depth_of(channels_in)
     padded = -(-max(1, channels_in) // depth) * depth
@@ -89,10 +90,20 @@ def paired_outputs_candidates(
         yield cycles + LOOK * watch, replace(plan, unroll=unrolled_axes(plan, machine))
 
 
-def _best_tile(axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine) -> TileShape:
+def _best_tile(
+    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, parts: float = 0.0
+) -> TileShape:  # fmt: skip
     """Of neighbours in an image, or across images."""
-    shapes = (best_tile(axes, channels, LANES, machine.registers, first=first, dots=True) for first in (1, 0))
+    shapes = (
+        best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, parts=parts) for first in (1, 0)
+    )  # fmt: skip
     return min(shapes, key=lambda shape: shape.cycles)
+
+
+def _parts(problem: ConvProblem) -> float:
+    """Cycles to pack the weights of a group by parts of lines, if lanes lie side by side in them, beyond whole ones."""
+    side_by_side = problem.dtype == "bf16" and problem.w_strides[1 if problem.unknown is Unknown.Y else 2] == 1
+    return PARTS * prod(problem.shapes["w"][1:]) if side_by_side else 0.0
 
 
 def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float, DotRunPlan]:

@@ -91,16 +91,19 @@ def taps_inside(p: ConvProblem, lanes: int, registers: int) -> bool:
     return few and room and known
 
 
-def lanes_sum(p: ConvProblem, lanes: int, registers: int, most: int | None = None) -> Along | None:
+def lanes_sum(
+    p: ConvProblem, lanes: int, registers: int, most: int | None = None, *, dots: bool = False
+) -> Along | None:  # fmt: skip
     """What lanes sum along, of a problem as it was asked for; None where they are elements of the result.
 
-    `most` is how many channels lanes are added for, where a unit is better at more (`units.most_added`).
+    `most` is how many channels lanes are added for, where a unit is better at more (`units.most_added`); `dots`,
+    whether there are dot products of bf16.
     """
     if adds_lanes(p, lanes, registers, most):
         return Along.CHANNELS
     if adds_runs(p, lanes):
         return Along.RUNS
-    return Along.ROWS if multiplies_rows(p, lanes) else None
+    return Along.ROWS if multiplies_rows(p, lanes, dots=dots) else None
 
 
 def adds_lanes(p: ConvProblem, lanes: int, registers: int, most: int | None = None) -> bool:
@@ -144,13 +147,14 @@ def adds_runs(p: ConvProblem, lanes: int) -> bool:
     return masks and rows and WORTH_RUNS * along_runs <= along_channels
 
 
-def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
+def multiplies_rows(p: ConvProblem, lanes: int, *, dots: bool = False) -> bool:
     """Whether Y is summed in vectors along channels and taps, lanes at the very end: where a window is an image.
 
     Rows of the image and of the weights are read as they lie then, whole. Not of windows that do not overlap: patches
-    are what larger images are cut into.
+    are what larger images are cut into. Of bf16 if there are `dots`.
     """
-    plain = p.unknown is Unknown.Y and p.dtype == p.out_dtype == "f32" and not p.accumulate
+    known = p.dtype == p.out_dtype == "f32" or (dots and p.dtype == "bf16")
+    plain = p.unknown is Unknown.Y and known and not p.accumulate
     if not plain or 0 in (p.batch, p.x_channels, p.y_channels, *p.x_extent):
         return False
     if any(
@@ -161,5 +165,7 @@ def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
         return False
     row = with_taps_merged(p)
     along = row.x_strides[2] == row.w_strides[2] == row.y_strides[2] == 1 and set(row.taps) == {1}
-    whole = row.x_channels % lanes == 0 or lanes * SIZES[p.dtype] == LINE  # else there are no masks to speak of
+    whole = (
+        row.x_channels % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE
+    )  # else there are no masks to speak of
     return along and whole and row.x_channels >= LEAST_ROW * lanes

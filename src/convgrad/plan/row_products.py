@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import FAR_INPUT
 from convgrad.plan.blocks import even_share
 from convgrad.plan.data import DataPlan
+from convgrad.plan.dots import PAIR, REGISTERS
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.matrix import watched
 from convgrad.plan.order import ADDED
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 
@@ -19,6 +22,11 @@ MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a s
 PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
 AHEAD_BYTES = 512  # from where a row is read to where it is asked for
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
+DOT_LATENCY = 6  # cycles of a dot product
+DOTS_ADDED, LOOK = 1.4, 0.5  # as long as adding lanes takes, and looking at a vector of weights
+SHORT_ROW = 32  # vectors of a row below which packed weights may be better
+TIE, PACKING = 1.04, 0.07  # of the cycles of short rows, which take more than predicted; of packing a number of weights
+LOOKING = 3  # registers that are taken by looking at numbers
 TASKS = 8  # each of which reads all of its images
 
 
@@ -35,14 +43,19 @@ class RowProductsPlan(DataPlan):
     piece: int  # vectors of a row that tiles go through at a time
 
     @property
+    def in_vector(self) -> int:
+        """Of a row that a vector holds."""
+        return self.lanes
+
+    @property
     def vectors(self) -> int:
         """Of a row, whole ones."""
-        return self.in_channels // self.lanes
+        return self.in_channels // self.in_vector
 
     @property
     def rest(self) -> int:
         """Numbers of a row beyond these."""
-        return self.in_channels % self.lanes
+        return self.in_channels % self.in_vector
 
     @property
     def pieces(self) -> int:
@@ -106,14 +119,53 @@ class RowProductsPlan(DataPlan):
         return text.replace("along channels,", head, 1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotRowProductsPlan(RowProductsPlan):
+    """The same of bf16 by dot products, whose lanes are pairs of numbers of a row.
+
+    Tasks look at all that they read, and where dot products would take numbers for what they are not, `fallback`
+    computes everything again.
+    """
+
+    KIND = "along pairs of channels and taps of whole images, added at the end"
+    ON_UNITS = True
+
+    fallback: DataPlan | None = None
+
+    @property
+    def in_vector(self) -> int:
+        """Two for each lane."""
+        return PAIR * self.lanes
+
+    @property
+    def looks_as_it_reads(self) -> bool:
+        """Whether tiles look at weights: each is read once, and there are registers for it."""
+        rows = self.tile[-1]
+        return self.axes[-1].count == rows and rows * self.width + rows + self.width + LOOKING <= REGISTERS
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        super(DotRowProductsPlan, self).validate()
+        assert self.problem.dtype == "bf16"
+        assert self.fallback is not None
+
+    def __str__(self) -> str:
+        text = super(DotRowProductsPlan, self).__str__().replace("added at the end,", "added at the end, by dots,", 1)
+        return "\n".join([text, *watched(self.fallback)])
+
+
 def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RowProductsPlan]]:
     """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.multiplies_rows`."""
     images, channels = base.axes[-1].count, base.out_channels
-    vectors = -(-base.in_channels // base.lanes)
+    dots = base.problem.dtype == "bf16"
+    kind = DotRowProductsPlan if dots else RowProductsPlan
+    numbers, latency, adding = (PAIR * base.lanes, DOT_LATENCY, DOTS_ADDED) if dots else (base.lanes, LATENCY, ADDED)
+    vectors = -(-base.in_channels // numbers)
+    looking = LOOK * channels * vectors if dots else 0.0
 
     def cycles(rows: int, columns: int) -> float:
-        step = max(rows * columns / FMA_PER_CYCLE, VECTOR * rows + columns / LOADS_PER_CYCLE, LATENCY)
-        return -(-images // rows) * -(-channels // columns) * (vectors * step + ADDED * rows * columns)
+        step = max(rows * columns / FMA_PER_CYCLE, VECTOR * rows + columns / LOADS_PER_CYCLE, latency)
+        return -(-images // rows) * -(-channels // columns) * (vectors * step + adding * rows * columns)
 
     shapes = [
         (rows, columns)
@@ -123,7 +175,7 @@ def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[
     ]
     rows, columns = min(shapes, key=lambda shape: (cycles(*shape), -prod(shape)))
     least = SIZES[base.compute] * base.lanes * columns
-    piece = base.in_channels // base.lanes
+    piece = base.in_channels // numbers
     if images > 1:
         piece = even_share(piece, PIECE_BYTES // least)
     tiles = -(-images // rows)
@@ -131,8 +183,19 @@ def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[
     lane_blocks = -(-channels // columns)
     tasks = -(-tiles * rows // block) * base.problem.groups
     plan = as_kind(
-        RowProductsPlan, base, tile=(1, rows), block=(1, block), width=columns, i_block=base.in_channels,
+        kind, base, tile=(1, rows), block=(1, block), width=columns, i_block=base.in_channels,
         pixel_major=True, reads_in_place=True, writes_in_place=True, reads_weights=True, piece=piece,
         blocks_per_task=max(1, lane_blocks * tasks // TASKS) if tasks < TASKS else lane_blocks,
     )  # fmt: skip
-    yield cycles(rows, columns) * base.problem.groups, plan
+    yield (cycles(rows, columns) + looking) * base.problem.groups, plan
+
+
+def against_rows(others: list[tuple[float, Any]], least: float, plan: RowProductsPlan) -> list[tuple[float, Any]]:
+    """Plans for dot products that pack weights, by cycles to be compared with the `least` of rows as they lie.
+
+    Of long rows none is better; of short ones, where images are so many that packing does not matter.
+    """
+    p = plan.problem
+    if plan.vectors >= SHORT_ROW:
+        return [(max(cycles, least), other) for cycles, other in others]
+    return [((cycles + PACKING * prod(p.shapes["w"])) / TIE, other) for cycles, other in others]
