@@ -131,7 +131,7 @@ def test_entries_come_and_go_while_threads_call(monkeypatch):
     try:
         for worker in workers:
             worker.start()
-        for _ in range(25):
+        for _ in range(12):
             operation.forget()
             kernel.forget()
             gc.collect()

@@ -57,10 +57,10 @@ def test_every_border(name, layout):
         plan = plan_of(problem)
         if plan is None:
             continue
-        for one in (plan, altered(plan, rng), altered(plan, rng)):
+        for one in (plan, altered(plan, rng)):
             check_plan(problem, one, machine, seed, low=bool(seed % 2))
             tried += 1
-    assert tried >= 9
+    assert tried >= 6
 
 
 @needs_avx512
