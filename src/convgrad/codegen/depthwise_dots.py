@@ -6,13 +6,12 @@ from functools import cache
 
 from convgrad.codegen.depthwise_weights import DepthwiseSums, Spot, Sums
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Module, Value, index, vector_of
+from convgrad.codegen.ir_module import Value, index, vector_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR, WORDS
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch
+from convgrad.codegen.pair_watch import PairWatch, lower_watched
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import emit_weights
 from convgrad.plan.depthwise_dots import DepthwiseDotsPlan, pairs_met_on
 from convgrad.plan.depthwise_weights import met_on
 from convgrad.plan.plane_dots import enough
@@ -22,11 +21,9 @@ UNIT = 8  # numbers within which instructions interleave
 
 def lower_depthwise_dots(plan: DepthwiseDotsPlan) -> KernelModule:
     """Sums, then weights, and what takes over where numbers are bad."""
-    module, sums = Module(), DepthwiseDotSums(plan)
-    stages, shared, scratch = emit_weights(module, sums)
     assert plan.fallback is not None
-    kernel = KernelModule(ir="", stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-    return sums.watch.complete(module, kernel, DepthwiseSums(plan.fallback))
+    sums = DepthwiseDotSums(plan)
+    return lower_watched(sums, sums.watch, DepthwiseSums(plan.fallback))
 
 
 def channels_of(half: int) -> list[int]:

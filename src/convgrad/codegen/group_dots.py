@@ -7,28 +7,25 @@ from dataclasses import replace
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.group_weights import GroupsAhead, GroupSums
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch
+from convgrad.codegen.pair_watch import PairWatch, lower_watched
 from convgrad.codegen.paired_copies import paired_copy
 from convgrad.codegen.splitting import room_for_squares
 from convgrad.codegen.squares import Dim
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import emit_weights
 from convgrad.dtypes import SIZES
 from convgrad.plan.group_dots import GroupDotsPlan
 
 
 def lower_group_dots(plan: GroupDotsPlan) -> KernelModule:
     """Sums, then weights, and what takes over where numbers are bad."""
-    module, sums = Module(), GroupDotSums(plan)
-    stages, shared, scratch = emit_weights(module, sums)
     assert plan.fallback is not None
-    kernel = KernelModule(ir="", stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-    return sums.watch.complete(module, kernel, GroupSums(plan.fallback))
+    sums = GroupDotSums(plan)
+    return lower_watched(sums, sums.watch, GroupSums(plan.fallback))
 
 
 class PairsAhead(GroupsAhead):

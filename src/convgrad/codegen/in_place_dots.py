@@ -6,29 +6,21 @@ from dataclasses import replace
 
 from convgrad.codegen.in_place_weights import InPlaceSums
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch
+from convgrad.codegen.pair_watch import PairWatch, lower_watched
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import emit_weights
 from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 
 
 def lower_in_place_dots(plan: InPlaceDotsPlan) -> KernelModule:
     """Sums of vectors, whose lanes are added on the way to the weights, and what takes over where numbers are bad."""
     assert plan.fallback is not None
-    return lower_watched(InPlaceDotSums(plan), InPlaceSums(plan.fallback))
-
-
-def lower_watched(sums: WatchedSums, instead: InPlaceSums) -> KernelModule:
-    """The kernel of a plan, and of the one that takes over."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, sums)
-    kernel = KernelModule(ir="", stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-    return sums.watch.complete(module, kernel, instead)
+    sums = InPlaceDotSums(plan)
+    return lower_watched(sums, sums.watch, InPlaceSums(plan.fallback))
 
 
 class WatchedSums(InPlaceSums):

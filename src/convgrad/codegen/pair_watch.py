@@ -15,12 +15,20 @@ from convgrad.codegen.plane_weights import PlaneSums
 from convgrad.codegen.scan import any_not_finite
 from convgrad.codegen.splitting import LeastWatch
 from convgrad.codegen.verdict import Verdict
-from convgrad.codegen.weights import SumsStage
+from convgrad.codegen.weights import SumsStage, emit_weights
 from convgrad.plan.guard import whole
 from convgrad.plan.matrix import limits_of
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_products import DotRowProductsPlan
 from convgrad.plan.weights import WeightsPlan
+
+
+def lower_watched(sums: SumsStage, watch: PairWatch, instead: SumsStage) -> KernelModule:
+    """Sums, then weights, a verdict on what was met, and what takes over where numbers are bad."""
+    module = Module()
+    stages, shared, scratch = emit_weights(module, sums)
+    kernel = KernelModule(ir="", stages=stages, shared_bytes=shared, scratch_bytes=scratch)
+    return watch.complete(module, kernel, instead)
 
 
 class PairWatch:

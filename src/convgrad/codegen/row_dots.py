@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convgrad.codegen.in_place_dots import WatchedSums, lower_watched
+from convgrad.codegen.in_place_dots import WatchedSums
 from convgrad.codegen.in_place_weights import InPlaceSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
@@ -12,6 +12,7 @@ from convgrad.codegen.isa.dots import PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import KernelModule
 from convgrad.codegen.pair_reads import PairReads
+from convgrad.codegen.pair_watch import lower_watched
 from convgrad.codegen.plane_reads import Columns
 from convgrad.codegen.row_weights import RowSums
 from convgrad.plan.in_place_dots import RowDotsPlan
@@ -22,7 +23,8 @@ def lower_row_dots(plan: RowDotsPlan) -> KernelModule:
     """Sums of vectors, whose lanes are added on the way to the weights, and what takes over where numbers are bad."""
     assert plan.fallback is not None
     rows = isinstance(plan.fallback, RowWeightsPlan)
-    return lower_watched(RowDotSums(plan), (RowSums if rows else InPlaceSums)(plan.fallback))
+    sums = RowDotSums(plan)
+    return lower_watched(sums, sums.watch, (RowSums if rows else InPlaceSums)(plan.fallback))
 
 
 class RowDotSums(WatchedSums, RowSums):
