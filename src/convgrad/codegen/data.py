@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.data_ahead import DataAhead, Turn
-from convgrad.codegen.guard import guarded
 from convgrad.codegen.half_vectors import lane_columns
 from convgrad.codegen.input_slab import InputSlab, channels_of
 from convgrad.codegen.ir import Builder
@@ -14,39 +14,14 @@ from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.lanes import first_group, lane_dims, lane_origin
-from convgrad.codegen.module import Fallback, KernelModule, Stage, round64
+from convgrad.codegen.module import Stage, round64
 from convgrad.codegen.panels import PANEL, Panels, bias_at
 from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.data import DataPlan
 
-
-def lower_data(plan: DataPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, DataStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-
-
-def emit_data(module: Module, main: DataStages) -> tuple[tuple[Stage, ...], int, int]:
-    """The stages of a plan; bytes of shared memory, and of scratch."""
-    main.plan.validate()
-    if main.plan.packs_weights:
-        main.emit_panel(module)
-    bodies = [("main", main.tasks, main.task)]
-    if main.packs_before:
-        bodies.insert(0, ("pack", main.panels, main.pack))
-    stages = tuple(emit_stage(module, name, tasks, main.scratch_bytes, body) for name, tasks, body in bodies)
-    return stages, main.shared_bytes, main.scratch_bytes
-
-
-def data_fallback(plan: DataPlan, after: int) -> Fallback:
-    """The kernel of a plan that takes over after so many stages of another one, which have written all outputs."""
-    main = DataStages(plan)
-    return Fallback(
-        after=after, replaces=True, most_tasks=max(main.tasks, main.panels * main.packs_before),
-        shared_bytes=main.shared_bytes, scratch_bytes=main.scratch_bytes, lower=lambda: guarded(plan, lower_data(plan)),
-    )  # fmt: skip
+if TYPE_CHECKING:
+    from convgrad.codegen.verdict import Verdict
 
 
 class DataStages(InputSlab, Panels):
@@ -57,6 +32,7 @@ class DataStages(InputSlab, Panels):
     """
 
     sweep = Sweep
+    verdict: Verdict | None = None
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -112,6 +88,21 @@ class DataStages(InputSlab, Panels):
         if not self.packs_before:
             return 0
         return round64(plan.packed_bytes * plan.weights_size) + round64(BYTES[plan.compute] * plan.bias_size)
+
+    @property
+    def most_tasks(self) -> int:
+        """Of either stage."""
+        return max(self.tasks, self.panels * self.packs_before)
+
+    def emit(self, module: Module) -> tuple[Stage, ...]:
+        """Weights and outputs, or outputs alone."""
+        self.plan.validate()
+        if self.plan.packs_weights:
+            self.emit_panel(module)
+        bodies = [("main", self.tasks, self.task)]
+        if self.packs_before:
+            bodies.insert(0, ("pack", self.panels, self.pack))
+        return tuple(emit_stage(module, name, tasks, self.scratch_bytes, body) for name, tasks, body in bodies)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task that computes outputs."""

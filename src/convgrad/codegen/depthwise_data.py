@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import bias_at
 from convgrad.codegen.results import Run, store_runs
 from convgrad.codegen.stages import Places
@@ -20,13 +19,6 @@ from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 
 Bounds = tuple[tuple[Index, Index], ...]  # per outer axis, taps that meet the image
-
-
-def lower_depthwise_data(plan: DepthwiseDataPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, DepthwiseStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 Taps = dict[tuple[int, int], Value]  # by row and column

@@ -8,9 +8,8 @@ from convgrad.codegen.depthwise_weights import DepthwiseSums, Spot, Sums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, index, vector_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
-from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR, WORDS
-from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch, lower_watched
+from convgrad.codegen.isa.dots import LANES, PAIR, WORDS
+from convgrad.codegen.pair_watch import WatchedPairs
 from convgrad.codegen.stages import Places
 from convgrad.plan.depthwise_dots import DepthwiseDotsPlan, pairs_met_on
 from convgrad.plan.depthwise_weights import met_on
@@ -19,27 +18,18 @@ from convgrad.plan.plane_dots import enough
 UNIT = 8  # numbers within which instructions interleave
 
 
-def lower_depthwise_dots(plan: DepthwiseDotsPlan) -> KernelModule:
-    """Sums, then weights, and what takes over where numbers are bad."""
-    assert plan.fallback is not None
-    sums = DepthwiseDotSums(plan)
-    return lower_watched(sums, sums.watch, DepthwiseSums(plan.fallback))
-
-
 def channels_of(half: int) -> list[int]:
     """Those of 32 that a vector of interleaved pairs holds."""
     return [start + n for start in range(half * UNIT // 2, PAIR * LANES, UNIT) for n in range(UNIT // 2)]
 
 
-class DepthwiseDotSums(DepthwiseSums):
-    """The first stage. Sums are in the order of channels at the end of a task, and before in that of instructions."""
+class DepthwiseDotSums(WatchedPairs, DepthwiseSums):
+    """The stages of a plan. Sums are in the order of instructions, and of channels at the end of a task."""
 
     plan: DepthwiseDotsPlan
 
     def __init__(self, plan: DepthwiseDotsPlan):
-        DepthwiseSums.__init__(self, plan)
-        self.unit = DOT_UNITS[plan.isa]()
-        self.watch = PairWatch(plan, self.shared_bytes)
+        super().__init__(plan)
         row, inner = plan.axes[-2:]
         self.watched = tuple(
             enough([axis.dilation * r - axis.low for r in range(axis.taps)], axis, 1) for axis in (row, inner)
@@ -47,9 +37,7 @@ class DepthwiseDotSums(DepthwiseSums):
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Watching both operands."""
-        self.watch.begin(b)
-        DepthwiseSums.task(self, b, at, task)
-        self.watch.end(b, at.shared, task)
+        super().task(b, at, task)
         self._put_in_order(b)
 
     def _put_in_order(self, b: Builder) -> None:

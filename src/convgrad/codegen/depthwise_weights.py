@@ -6,24 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.weights import SumsStage
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan, met_on
 from convgrad.plan.window_axes import WindowAxis
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
-
-
-def lower_depthwise_weights(plan: DepthwiseWeightsPlan) -> KernelModule:
-    """Sums, then weights."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, DepthwiseSums(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +33,7 @@ class Spot:
 
 
 class DepthwiseSums(SumsStage):
-    """The first stage. Scratch memory of a task: zeros, behind what the second stage needs."""
+    """The stages of a plan. Scratch memory of a task: zeros, behind what the second stage needs."""
 
     plan: DepthwiseWeightsPlan
     x: Value  # the planes that are multiplied

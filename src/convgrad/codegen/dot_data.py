@@ -13,17 +13,10 @@ from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.matrix_data import MatrixStages
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep, bytes_ahead
 from convgrad.codegen.tap_sums import Spot
-from convgrad.codegen.watched import lower_with_fallback
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan
-
-
-def lower_dot_data(plan: DotDataPlan) -> KernelModule:
-    """Weights, then outputs, and, where numbers are too small for dot products, outputs in f32."""
-    return lower_with_fallback(plan, DotStages(plan))
 
 
 class DotSweep(Sweep):

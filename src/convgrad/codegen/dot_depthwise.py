@@ -10,24 +10,15 @@ from convgrad.codegen.depthwise_data import DepthwiseStages, DepthwiseSweep, Tap
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
-from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR
-from convgrad.codegen.matrix_data import MatrixStages
-from convgrad.codegen.module import KernelModule
+from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR, WORDS
 from convgrad.codegen.results import Run, store_ordinary, store_runs
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.stages import Places
-from convgrad.codegen.watched import lower_with_fallback
+from convgrad.codegen.watched import WatchedStages
 from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.strides import row_major
 
-WORDS = vector_of(LANES, "i32")
 WAITING = 3  # registers for what is read
-
-
-def lower_dot_depthwise(plan: DotDepthwisePlan) -> KernelModule:
-    """Weights, then outputs, and, where numbers are not what dot products take them for, outputs in f32."""
-    shared: Any = plan  # has what plans for matrix units have of data that are watched
-    return lower_with_fallback(shared, DotDepthwiseStages(shared))
 
 
 class DotDepthwiseSweep(DepthwiseSweep):
@@ -124,7 +115,7 @@ class DotDepthwiseSweep(DepthwiseSweep):
         }  # fmt: skip
 
 
-class DotDepthwiseStages(DepthwiseStages, MatrixStages):
+class DotDepthwiseStages(DepthwiseStages, WatchedStages):
     """The stages of a plan."""
 
     plan: DotDepthwisePlan

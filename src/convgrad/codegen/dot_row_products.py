@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convgrad.codegen.data import data_fallback, emit_data
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, vector_of
+from convgrad.codegen.ir_module import Index, Value, vector_of
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
+from convgrad.codegen.isa.dots import PAIR, WORDS
 from convgrad.codegen.lanes import lane_origin
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch
+from convgrad.codegen.pair_watch import WatchedPairs
 from convgrad.codegen.row_products import RowProductsStages
 from convgrad.codegen.stages import Places
 from convgrad.plan.row_products import DotRowProductsPlan
@@ -20,32 +18,10 @@ from convgrad.plan.row_products import DotRowProductsPlan
 KIND = STORAGE["bf16"]
 
 
-def lower_dot_row_products(plan: DotRowProductsPlan) -> KernelModule:
-    """One stage, a verdict on what it has read, and the kernel that takes over where it is bad."""
-    assert plan.fallback is not None
-    module, main = Module(), DotRowProductsStages(plan)
-    stages, shared, scratch = emit_data(module, main)
-    main.watch.verdict.emit(module, main.watch.not_finite)
-    fallback = data_fallback(plan.fallback, after=len(stages))
-    shared += main.watch.verdict.size
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback)
-
-
-class DotRowProductsStages(RowProductsStages):
+class DotRowProductsStages(WatchedPairs, RowProductsStages):
     """The stage of a plan."""
 
     plan: DotRowProductsPlan
-
-    def __init__(self, plan: DotRowProductsPlan):
-        super().__init__(plan)
-        self.unit = DOT_UNITS[plan.isa]()
-        self.watch = PairWatch(plan, self.shared_bytes)
-
-    def task(self, b: Builder, at: Places, task: Value) -> None:
-        """Watching both operands."""
-        self.watch.begin(b)
-        super().task(b, at, task)
-        self.watch.end(b, at.shared, task)
 
     def look(
         self, b: Builder, at: Places, which: tuple[Index, Index], piece: tuple[Index, Index], *, ends: bool

@@ -5,47 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from convgrad.codegen.guard import guarded
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, constant, vector_of
+from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR
-from convgrad.codegen.module import Fallback, KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.paired_copies import load_bf16
 from convgrad.codegen.plane_reads import Columns, WordReads
-from convgrad.codegen.plane_rows import PlaneRowOutputs, lower_plane_rows
+from convgrad.codegen.plane_rows import PlaneRowOutputs
 from convgrad.codegen.results import Run, store_ordinary, store_runs
 from convgrad.codegen.splitting import Watch
-from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.plan.dot_rows import DotRowsPlan
-from convgrad.plan.matrix import limits_of
 from convgrad.plan.strides import row_major
 
 HELD = 8  # pairs of taps that stay in registers; more are operands in memory
 WORD = 4  # bytes
 
 
-def lower_dot_rows(plan: DotRowsPlan) -> KernelModule:
-    """One stage, a verdict on the data, and the kernel that takes over where it is bad."""
-    plan.validate()
-    module, outputs = Module(), DotRowOutputs(plan)
-    stage = emit_stage(module, "main", prod(plan.grid), outputs.scratch_bytes, outputs.task)
-    outputs.verdict.emit(module)
-    other = PlaneRowOutputs(plan.fallback)
-    fallback = Fallback(
-        after=1, replaces=True, most_tasks=prod(plan.fallback.grid), shared_bytes=0, scratch_bytes=other.scratch_bytes,
-        lower=lambda: guarded(plan.fallback, lower_plane_rows(plan.fallback)),
-    )  # fmt: skip
-    return KernelModule(
-        ir=str(module), stages=(stage,), shared_bytes=outputs.verdict.size, scratch_bytes=outputs.scratch_bytes,
-        fallback=fallback,
-    )  # fmt: skip
-
-
 class DotRowOutputs(PlaneRowOutputs):
     """The stage. Scratch memory of a task: a row of zeros, and pairs of taps of its groups."""
 
     plan: DotRowsPlan
+    verdict: Verdict
     given: Watch
     taps: Watch
 
@@ -65,8 +47,7 @@ class DotRowOutputs(PlaneRowOutputs):
         self.looked_at = self._looked_at()
         together = len(self.row_offsets) == max(self.row_offsets) - min(self.row_offsets) + 1
         self.rows_looked_at = self.new_rows if together else range(min(self.row_offsets), max(self.row_offsets) + 1)
-        tasks = prod(plan.grid)
-        self.verdict = Verdict(limits_of(plan.problem.dtype), 0, tasks, tasks)
+        self.verdict = Verdict(plan, self.shared_bytes, self.most_tasks, self.most_tasks)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """As of f32, watching what is read."""

@@ -9,16 +9,9 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index
 from convgrad.codegen.microkernels.dots import DotTile, Steps
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.runs import RunStages, strides_of_taps
-from convgrad.codegen.watched import lower_with_fallback
 from convgrad.plan.dots import LANES, PAIR
 from convgrad.plan.runs import DotRunPlan
-
-
-def lower_dot_runs(plan: DotRunPlan) -> KernelModule:
-    """As `lower_dot_data` does."""
-    return lower_with_fallback(plan, DotRunStages(plan))
 
 
 class DotRunSweep(DotSweep):

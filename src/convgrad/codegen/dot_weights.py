@@ -8,23 +8,17 @@ from convgrad.codegen.half_vectors import weights_halves
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.dots import DOT_UNITS
-from convgrad.codegen.matrix_weights import MatrixSums, lower_with_fallback
+from convgrad.codegen.matrix_weights import MatrixSums
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.weights_ahead import MOST_LINES, WeightsAhead
 from convgrad.plan.dots import LANES, PAIR, DotWeightsPlan
 from convgrad.problem.conv import Ints
 
 
-def lower_dot_weights(plan: DotWeightsPlan) -> KernelModule:
-    """Sums, then weights; both in f32 where numbers are too small for dot products."""
-    return lower_with_fallback(plan, DotSums(plan))
-
-
 class DotSums(MatrixSums):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: DotWeightsPlan
 

@@ -15,7 +15,7 @@ from convgrad.plan.window_axes import WindowAxis
 
 
 class FlatSums(SumsStage):
-    """The first stage. What lies between numbers is multiplied, by zeros on the other side: numbers, too."""
+    """The stages of a plan. What lies between numbers is multiplied, by zeros on the other side: numbers, too."""
 
     plan: FlatWeightsPlan
     slab_kind: str  # LLVM's type of a packed number

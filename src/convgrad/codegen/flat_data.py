@@ -6,13 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, constant, index, vector_of
+from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.microkernels.reduction import Masks, Part, Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.results import Run, store_runs
 from convgrad.codegen.splitting import HIGH
 from convgrad.codegen.sweep import Sweep
@@ -23,13 +22,6 @@ from convgrad.plan.kinds import as_kind
 
 ODD = 1 << 44  # in offsets of columns of odd places
 AHEAD = 512  # numbers, of what a tile reads last, that are asked for meanwhile
-
-
-def lower_flat_data(plan: FlatDataPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, FlatStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.strides import row_major
-
-
-def lower_folded(plan: FoldedPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, FoldedStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 class FoldedStages(DataStages):

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
-from convgrad.codegen.matrix_weights import MatrixSums, lower_with_fallback
+from convgrad.codegen.matrix_weights import MatrixSums
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.matrix import DEPTH
-
-
-def lower_gathered_weights(plan: GatheredWeightsPlan) -> KernelModule:
-    """Sums, then weights, unless the data turned out to be beyond the pieces."""
-    return lower_with_fallback(plan, GatheredSums(plan))
-
 
 MOST_MOVES = 16  # of vectors, that are written out
 
 
 class GatheredSums(MatrixSums):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: GatheredWeightsPlan
 

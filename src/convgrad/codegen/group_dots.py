@@ -9,23 +9,15 @@ from convgrad.codegen.group_weights import GroupsAhead, GroupSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
+from convgrad.codegen.isa.dots import PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch, lower_watched
+from convgrad.codegen.pair_watch import WatchedPairs
 from convgrad.codegen.paired_copies import paired_copy
 from convgrad.codegen.splitting import room_for_squares
 from convgrad.codegen.squares import Dim
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.group_dots import GroupDotsPlan
-
-
-def lower_group_dots(plan: GroupDotsPlan) -> KernelModule:
-    """Sums, then weights, and what takes over where numbers are bad."""
-    assert plan.fallback is not None
-    sums = GroupDotSums(plan)
-    return lower_watched(sums, sums.watch, GroupSums(plan.fallback))
 
 
 class PairsAhead(GroupsAhead):
@@ -47,25 +39,21 @@ class PairsAhead(GroupsAhead):
         return walks
 
 
-class GroupDotSums(GroupSums):
-    """The first stage."""
+class GroupDotSums(WatchedPairs, GroupSums):
+    """The stages of a plan."""
 
     plan: GroupDotsPlan
     first_pair: Index  # of images, of the block that is packed
 
     def __init__(self, plan: GroupDotsPlan):
-        self.unit = DOT_UNITS[plan.isa]()
-        GroupSums.__init__(self, plan)
+        super().__init__(plan)
         self.tensor_strides = {name: (PAIR * of[0], *of[1:]) for name, of in plan.problem.strides.items()}
-        self.watch = PairWatch(plan, self.shared_bytes)
         self.room: Value | None = None
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Watching both operands."""
         self.room = room_for_squares(b, self.plan.lanes)
-        self.watch.begin(b)
-        GroupSums.task(self, b, at, task)
-        self.watch.end(b, at.shared, task)
+        super().task(b, at, task)
 
     def _ahead(self) -> PairsAhead:
         return PairsAhead(self.plan, self.bundle, 0, 0)

@@ -8,24 +8,16 @@ from convgrad.codegen.ahead import Ahead, Walk
 from convgrad.codegen.copying import Dim
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Groups, Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.weights import SumsStage
 from convgrad.codegen.weights_ahead import MOST_LINES, WeightsAhead
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.strides import row_major
-
-
-def lower_group_weights(plan: GroupWeightsPlan) -> KernelModule:
-    """Sums, then weights."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, GroupSums(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 class GroupsAhead(WeightsAhead):
@@ -45,7 +37,7 @@ class GroupsAhead(WeightsAhead):
 
 
 class GroupSums(SumsStage):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: GroupWeightsPlan
     ahead: GroupsAhead | None

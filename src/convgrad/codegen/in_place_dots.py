@@ -8,34 +8,17 @@ from convgrad.codegen.in_place_weights import InPlaceSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.isa.dots import DOT_UNITS, PAIR, WORDS
+from convgrad.codegen.isa.dots import PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
-from convgrad.codegen.pair_watch import PairWatch, lower_watched
+from convgrad.codegen.pair_watch import WatchedPairs
 from convgrad.codegen.stages import Places
 from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 
 
-def lower_in_place_dots(plan: InPlaceDotsPlan) -> KernelModule:
-    """Sums of vectors, whose lanes are added on the way to the weights, and what takes over where numbers are bad."""
-    assert plan.fallback is not None
-    sums = InPlaceDotSums(plan)
-    return lower_watched(sums, sums.watch, InPlaceSums(plan.fallback))
+class WatchedSums(WatchedPairs, InPlaceSums):
+    """Stages whose first one looks at the numbers of a block before it multiplies them."""
 
-
-class WatchedSums(InPlaceSums):
-    """The first stage, which looks at the numbers of a block before it multiplies them."""
-
-    def __init__(self, plan: InPlaceDotsPlan | RowDotsPlan):
-        self.unit = DOT_UNITS[plan.isa]()
-        super().__init__(plan)
-        self.watch = PairWatch(plan, self.shared_bytes)
-
-    def task(self, b: Builder, at: Places, task: Value) -> None:
-        """Watching both operands."""
-        self.watch.begin(b)
-        super().task(b, at, task)
-        self.watch.end(b, at.shared, task)
+    plan: InPlaceDotsPlan | RowDotsPlan
 
     def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
         for name in "xy":

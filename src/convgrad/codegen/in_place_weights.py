@@ -8,21 +8,13 @@ from dataclasses import dataclass
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Masks, Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.weights import SumsStage
 from convgrad.plan.in_place_weights import InPlaceWeightsPlan
-
-
-def lower_in_place_weights(plan: InPlaceWeightsPlan) -> KernelModule:
-    """Sums of vectors, whose lanes are added on the way to the weights."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, InPlaceSums(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True)
@@ -35,7 +27,7 @@ class Windows:
 
 
 class InPlaceSums(SumsStage):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: InPlaceWeightsPlan
 

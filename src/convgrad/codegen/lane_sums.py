@@ -8,15 +8,14 @@ from math import ceil, prod
 
 from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index, lanes_of
+from convgrad.codegen.ir_module import Index, Value, index, lanes_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.lanes import weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.products import Taps
 from convgrad.codegen.microkernels.reduction import Masks, Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import pack_bias
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
@@ -30,13 +29,6 @@ from convgrad.plan.lane_sums import LaneSumsPlan
 AHEAD_BYTES = 8192  # from what a tile reads to what it asks for
 MOST_SHORT = 4  # lanes of vectors that do not become shorter
 MOST_BODIES = 4  # tiles at the borders of a row that are written out, each for what it misses
-
-
-def lower_lane_sums(plan: LaneSumsPlan) -> KernelModule:
-    """Two stages, weights and outputs."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, LaneSumsStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from convgrad.codegen.isa.base import BYTES
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.packing import pack_weights_panel
 from convgrad.codegen.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.paired_weights import PairedPanel
@@ -22,17 +22,12 @@ from convgrad.codegen.splitting import Pieces
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.tap_sums import Spot
-from convgrad.codegen.watched import WatchedStages, lower_with_fallback
+from convgrad.codegen.watched import WatchedStages
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
 from convgrad.plan.strides import row_major
 
 PAIRS_AHEAD, FAR_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
-
-
-def lower_matrix_data(plan: MatrixDataPlan) -> KernelModule:
-    """Weights, then outputs, which are computed again on vectors if the data turned out to be beyond the pieces."""
-    return lower_with_fallback(plan, MatrixStages(plan))
 
 
 class MatrixSweep(Sweep):

@@ -7,21 +7,14 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.matrix import TILE_NUMBERS
 from convgrad.codegen.matrix_data import MatrixSweep
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.paired_copies import PAIR
 from convgrad.codegen.runs import RunStages, strides_of_taps
 from convgrad.codegen.stages import Places
-from convgrad.codegen.watched import lower_with_fallback
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.matrix import COLUMNS, DEPTH
 from convgrad.plan.runs import MatrixRunPlan
 
 PAIRS = DEPTH // PAIR  # of a tile
-
-
-def lower_matrix_runs(plan: MatrixRunPlan) -> KernelModule:
-    """As `lower_matrix_data` does."""
-    return lower_with_fallback(plan, MatrixRunStages(plan))
 
 
 class MatrixRunSweep(MatrixSweep):

@@ -8,43 +8,24 @@ from math import prod
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.flat import FlatSums
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.paired_copies import PairedCopy, moves_pairs, paired_copy
 from convgrad.codegen.paired_windows import PairedLanes, PairedRuns
 from convgrad.codegen.pairs import PairCopy
 from convgrad.codegen.splitting import Pieces, Watch, room_for_squares
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
-from convgrad.codegen.weights import emit_weights, weights_fallback
 from convgrad.codegen.zeroing import emit_zero
-from convgrad.plan.matrix import COLUMNS, ROWS, limits_of
+from convgrad.plan.matrix import COLUMNS, ROWS
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 
-def lower_matrix_weights(plan: MatrixWeightsPlan) -> KernelModule:
-    """Sums, then weights, unless the data turned out to be beyond the pieces: then both on vectors."""
-    return lower_with_fallback(plan, MatrixSums(plan))
-
-
-def lower_with_fallback(plan: MatrixWeightsPlan, sums: MatrixSums) -> KernelModule:
-    """The stages of a plan, a verdict on the data between them, and the kernel that takes over where it is bad."""
-    module, fallback = Module(), None
-    stages, shared, scratch = emit_weights(module, sums)
-    if plan.fallback is not None and sums.verdict is not None:
-        sums.verdict.emit(module)
-        fallback = weights_fallback(plan.fallback, replaces=plan.own_sums)
-    return KernelModule(
-        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback
-    )  # fmt: skip
-
-
 class MatrixSums(FlatSums):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: MatrixWeightsPlan
     slab_kind = "i16"
@@ -52,16 +33,10 @@ class MatrixSums(FlatSums):
     def __init__(self, plan: MatrixWeightsPlan):
         super().__init__(plan)
         tasks = prod(plan.grid)
-        self.verdict = (
-            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, tasks, tasks) if plan.watch else None
-        )
+        if plan.watch:
+            self.verdict = Verdict(plan, self.shared_bytes, tasks, tasks, after=1, replaces=plan.own_sums)
         self.watches: tuple[Watch, Watch] | None = None  # of x and y
         self.room: Value | None = None
-
-    @property
-    def shared_bytes(self) -> int:
-        """Sums of all chunks, and what was found about the data."""
-        return super().shared_bytes + (self.verdict.size if self.verdict else 0)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """With tiles."""

@@ -2,33 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING, Any
 
-from convgrad.codegen.guard import shared_with_guard
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.lower import lower
-from convgrad.codegen.module import CALL_FIELDS, Fallback, KernelModule
-from convgrad.codegen.plane_weights import PlaneSums
+from convgrad.codegen.isa.dots import DOT_UNITS
+from convgrad.codegen.module import CALL_FIELDS
 from convgrad.codegen.scan import any_not_finite
 from convgrad.codegen.splitting import LeastWatch
-from convgrad.codegen.verdict import Verdict
-from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.stages import Places
+from convgrad.codegen.verdict import Verdict, WatchedPlan
 from convgrad.plan.guard import whole
-from convgrad.plan.matrix import limits_of
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.row_products import DotRowProductsPlan
-from convgrad.plan.weights import WeightsPlan
+
+if TYPE_CHECKING:
+
+    class Tasks:
+        """The stages that are mixed with."""
+
+        shared_bytes: int
+
+        def __init__(self, plan: Any): ...
+
+        def task(self, b: Builder, at: Places, task: Value) -> None:
+            """All of one."""
+else:
+    Tasks = object
 
 
-def lower_watched(sums: SumsStage, watch: PairWatch, instead: SumsStage) -> KernelModule:
-    """Sums, then weights, a verdict on what was met, and what takes over where numbers are bad."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, sums)
-    kernel = KernelModule(ir="", stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-    return watch.complete(module, kernel, instead)
+class WatchedPairs(Tasks):
+    """What is added to stages of vectors, which follow in the order of bases, to make them such of dot products."""
+
+    verdict: Verdict
+
+    def __init__(self, plan: WatchedPlan):
+        self.unit = DOT_UNITS[plan.isa]()
+        super().__init__(plan)
+        self.watch = PairWatch(plan, self.shared_bytes)
+        self.verdict = self.watch.verdict
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """Watching both operands."""
+        self.watch.begin(b)
+        super().task(b, at, task)
+        self.watch.end(b, at.shared, task)
 
 
 class PairWatch:
@@ -37,10 +55,10 @@ class PairWatch:
     An infinity or NaN among the numbers makes one of every sum that meets it, be it with a zero.
     """
 
-    def __init__(self, plan: WeightsPlan | PlaneWeightsPlan | DotRowProductsPlan, shared_bytes: int):
+    def __init__(self, plan: WatchedPlan, shared_bytes: int):
         self.plan, tasks = plan, prod(plan.grid)
         self.given = tuple(name for name in "xyw" if name != plan.problem.unknown.value)
-        self.verdict = Verdict(limits_of(plan.problem.dtype), shared_bytes, tasks, tasks)
+        self.verdict = Verdict(plan, shared_bytes, tasks, tasks, also=self.not_finite)
         self._watches: dict[str, LeastWatch] = {}
 
     def begin(self, b: Builder) -> None:
@@ -61,18 +79,6 @@ class PairWatch:
         first, second = self.given
         self.verdict.note_first(b, shared, task, self._watches[first])
         self.verdict.note_second(b, shared, task, self._watches[second])
-
-    def complete(self, module: Module, kernel: KernelModule, instead: SumsStage | PlaneSums) -> KernelModule:
-        """The kernel of the plan with its verdict, after all stages, and another one of f32 that takes over."""
-        self.verdict.emit(module, self.not_finite)
-        plan = instead.plan
-        fallback = Fallback(
-            after=len(kernel.stages), replaces=True, most_tasks=max(prod(plan.grid), instead.finish_tasks),
-            shared_bytes=shared_with_guard(plan, instead.shared_bytes), scratch_bytes=instead.scratch_bytes,
-            lower=lambda: lower(plan),
-        )  # fmt: skip
-        shared = kernel.shared_bytes + self.verdict.size
-        return replace(kernel, ir=str(module), shared_bytes=shared, fallback=fallback)
 
     def not_finite(self, b: Builder, call: Value) -> Value:
         """Whether a result is not."""

@@ -13,21 +13,14 @@ from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, DotUnit
 from convgrad.codegen.lanes import whole_lanes
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.paired_copies import paired_copy
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
-from convgrad.codegen.watched import WatchedStages, lower_with_fallback
+from convgrad.codegen.watched import WatchedStages
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.dots import PAIR
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedPlan
-
-
-def lower_paired_outputs(plan: PairedPlan) -> KernelModule:
-    """Weights, then outputs, and, where numbers are too small for dot products, outputs in f32."""
-    stages = PairedFoldedStages if isinstance(plan, PairedFoldedPlan) else PairedOutputsStages
-    return lower_with_fallback(plan, stages(plan))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module
+from convgrad.codegen.ir_module import Index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.patch_data import PatchDataPlan
-
-
-def lower_patch_data(plan: PatchDataPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, PatchStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 class PatchSweep(Sweep):

@@ -5,25 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import bias_at
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.strides import row_major
-
-
-def lower_phase_lanes(plan: PhaseLanesPlan) -> KernelModule:
-    """Two stages, weights and outputs."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, PhaseLanesStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 class PhaseLanesSweep(Sweep):

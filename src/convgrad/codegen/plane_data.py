@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.interleave import gathered
@@ -12,7 +13,7 @@ from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import Stage, round64
 from convgrad.codegen.plane_slab import plane_box
 from convgrad.codegen.results import Run, store_runs
 from convgrad.codegen.stages import Places, emit_stage
@@ -22,19 +23,20 @@ from convgrad.plan.plane_costs import tap_pieces
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.strides import row_major
 
+if TYPE_CHECKING:
+    from convgrad.codegen.verdict import Verdict
+
 Sums = dict[int, Value]  # of (row, vector), flat
 
 
-def lower_plane_data(plan: PlaneDataPlan) -> KernelModule:
-    """One stage: tasks convert the weights of their groups themselves."""
-    plan.validate()
-    module, outputs = Module(), PlaneOutputs(plan)
-    stage = emit_stage(module, "main", prod(plan.grid), outputs.scratch_bytes, outputs.task)
-    return KernelModule(ir=str(module), stages=(stage,), shared_bytes=0, scratch_bytes=outputs.scratch_bytes)
-
-
 class PlaneOutputs:
-    """The stage. Scratch memory of a task: the slab, weights of its groups, and a buffer of one tile."""
+    """The stage: tasks convert the weights of their groups themselves.
+
+    Scratch memory of a task: the slab, weights of its groups, and a buffer of one tile.
+    """
+
+    shared_bytes = 0
+    verdict: Verdict | None = None
 
     def __init__(self, plan: PlaneDataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -51,6 +53,16 @@ class PlaneOutputs:
         strides = p.strides[plan.solved]
         self.out_strides = (strides[0], *strides[3:])
         self.tap_steps = row_major(p.taps, 1)
+
+    @property
+    def most_tasks(self) -> int:
+        """Of the one stage."""
+        return prod(self.plan.grid)
+
+    def emit(self, module: Module) -> tuple[Stage, ...]:
+        """It alone."""
+        self.plan.validate()
+        return (emit_stage(module, "main", self.most_tasks, self.scratch_bytes, self.task),)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """One block of outputs, plane by plane."""

@@ -8,19 +8,14 @@ from itertools import product
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.plane_reads import Columns, RowReads, ask_for
-from convgrad.codegen.plane_weights import PlaneSums, lower_plane_sums
+from convgrad.codegen.plane_weights import PlaneSums
 from convgrad.codegen.stages import Places
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.plane_rows import PlaneRowWeightsPlan
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
-
-
-def lower_plane_row_weights(plan: PlaneRowWeightsPlan) -> KernelModule:
-    """As of planes that are packed."""
-    return lower_plane_sums(PlaneRowSums(plan))
 
 
 class PlaneRowSums(PlaneSums):

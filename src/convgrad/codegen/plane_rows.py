@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from math import prod
 
 from convgrad.codegen.copying import Dim
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.plane_data import PlaneOutputs
 from convgrad.codegen.plane_reads import Columns, RowReads, ask_for
 from convgrad.codegen.results import Run, store_exactly, store_runs
-from convgrad.codegen.stages import Places, emit_stage
+from convgrad.codegen.stages import Places
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import Phase
 from convgrad.plan.plane_rows import PlaneRowsPlan
@@ -23,14 +22,6 @@ HELD = 12  # weights that stay in registers; more are operands in memory
 MANY = 16  # sums of numbers that are not rounded, of which some are stored while others are summed
 Row = tuple[int, int]  # phase and output of the rows
 Sums = dict[tuple[int, int, int], Value]  # of phase and output of the rows, phase of the columns
-
-
-def lower_plane_rows(plan: PlaneRowsPlan) -> KernelModule:
-    """One stage: tasks convert the weights of their groups themselves."""
-    plan.validate()
-    module, outputs = Module(), PlaneRowOutputs(plan)
-    stage = emit_stage(module, "main", prod(plan.grid), outputs.scratch_bytes, outputs.task)
-    return KernelModule(ir=str(module), stages=(stage,), shared_bytes=0, scratch_bytes=outputs.scratch_bytes)
 
 
 class PlaneRowOutputs(PlaneOutputs):

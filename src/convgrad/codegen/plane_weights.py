@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.ahead import Walk
 from convgrad.codegen.bias import BiasShare, finish_bias
@@ -15,7 +16,7 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import Stage, round64
 from convgrad.codegen.plane_slab import PlaneBox, plane_box
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.sums import pairwise
@@ -24,27 +25,8 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.strides import row_major
 
-
-def lower_plane_weights(plan: PlaneWeightsPlan) -> KernelModule:
-    """Sums, and a second stage where there are chunks to be added or a bias gradient to be written."""
-    return lower_plane_sums(PlaneSums(plan))
-
-
-def lower_plane_sums(sums: PlaneSums) -> KernelModule:
-    """Whatever forms them."""
-    return plane_kernel(Module(), sums)
-
-
-def plane_kernel(module: Module, sums: PlaneSums) -> KernelModule:
-    """Of a module that may hold more than these stages."""
-    plan = sums.plan
-    plan.validate()
-    stages = [emit_stage(module, "sums", prod(plan.grid), sums.scratch_bytes, sums.task)]
-    if sums.finish_tasks:
-        stages.append(emit_stage(module, "finish", sums.finish_tasks, sums.scratch_bytes, sums.finish))
-    return KernelModule(
-        ir=str(module), stages=tuple(stages), shared_bytes=sums.shared_bytes, scratch_bytes=sums.scratch_bytes
-    )  # fmt: skip
+if TYPE_CHECKING:
+    from convgrad.codegen.verdict import Verdict
 
 
 class PlaneSums:
@@ -52,6 +34,8 @@ class PlaneSums:
 
     Scratch memory of a task: the slabs of x and y, its sums by vectors, and their lanes added up.
     """
+
+    verdict: Verdict | None = None
 
     def __init__(self, plan: PlaneWeightsPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -78,6 +62,19 @@ class PlaneSums:
         """Sums of all chunks, and of a bias gradient."""
         plan = self.plan
         return BYTES[plan.compute] * (plan.shared_sums + plan.chunks * plan.bias_size)
+
+    @property
+    def most_tasks(self) -> int:
+        """Of either stage."""
+        return max(prod(self.plan.grid), self.finish_tasks)
+
+    def emit(self, module: Module) -> tuple[Stage, ...]:
+        """Sums, and a second stage where there are chunks to be added or a bias gradient to be written."""
+        self.plan.validate()
+        stages = (emit_stage(module, "sums", prod(self.plan.grid), self.scratch_bytes, self.task),)
+        if self.finish_tasks:
+            stages += (emit_stage(module, "finish", self.finish_tasks, self.scratch_bytes, self.finish),)
+        return stages
 
     def _slabs_end(self) -> int:
         """Bytes that a task packs into."""

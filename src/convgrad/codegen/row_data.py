@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convgrad.codegen.copying import Copy
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.folded import FoldedStages
 from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Read, Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.results import IN_TURN, Run, rounds, store_runs
 from convgrad.codegen.row_weights import read_every
 from convgrad.codegen.squares import Dim
@@ -27,13 +26,6 @@ from convgrad.plan.row_data import RowDataPlan
 
 COLUMN = 1 << 44  # from a column of a tile to the next, in its offsets; see `RowSweep._reader`
 ANYWHERE = 1 << 40  # elements of a row that goes on as far as a tile reads
-
-
-def lower_row_data(plan: RowDataPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, RowStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

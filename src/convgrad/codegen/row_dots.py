@@ -5,30 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.in_place_dots import WatchedSums
-from convgrad.codegen.in_place_weights import InPlaceSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.dots import PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.pair_reads import PairReads
-from convgrad.codegen.pair_watch import lower_watched
 from convgrad.codegen.plane_reads import Columns
 from convgrad.codegen.row_weights import RowSums
-from convgrad.plan.in_place_dots import RowDotsPlan
-from convgrad.plan.row_weights import RowWeightsPlan
-
-
-def lower_row_dots(plan: RowDotsPlan) -> KernelModule:
-    """Sums of vectors, whose lanes are added on the way to the weights, and what takes over where numbers are bad."""
-    assert plan.fallback is not None
-    rows = isinstance(plan.fallback, RowWeightsPlan)
-    sums = RowDotSums(plan)
-    return lower_watched(sums, sums.watch, (RowSums if rows else InPlaceSums)(plan.fallback))
 
 
 class RowDotSums(WatchedSums, RowSums):
-    """The first stage."""
+    """The stages of a plan."""
 
     def _tile_of_taps(self, first: int) -> Tile:
         return replace(RowSums._tile_of_taps(self, first), adds=self.unit.multiply_add)

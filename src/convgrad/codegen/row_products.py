@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index, lanes_of
+from convgrad.codegen.ir_module import Index, Value, index, lanes_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.lane_sums import lanes_added
 from convgrad.codegen.lanes import lane_origin
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule, round64
+from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.row_products import RowProductsPlan
-
-
-def lower_row_products(plan: RowProductsPlan) -> KernelModule:
-    """One stage."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, RowProductsStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 class RowProductsStages(DataStages):

@@ -9,25 +9,16 @@ from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.in_place_weights import InPlaceSums, Windows
 from convgrad.codegen.interleave import pick
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
-from convgrad.codegen.weights import emit_weights
 from convgrad.dtypes import COMPUTE
 from convgrad.plan.row_weights import RowWeightsPlan
 
 
-def lower_row_weights(plan: RowWeightsPlan) -> KernelModule:
-    """Sums of vectors, whose lanes are added on the way to the weights."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, RowSums(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-
-
 class RowSums(InPlaceSums):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: RowWeightsPlan
 

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.data import emit_data
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.lane_sums import LaneSumsStages, LaneSumsSweep
 from convgrad.codegen.lanes import weights_steps
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import bias_at, pack_bias
 from convgrad.codegen.stages import Places
 from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.run_sums import RunSumsPlan
-
-
-def lower_run_sums(plan: RunSumsPlan) -> KernelModule:
-    """Two stages, weights and outputs."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, RunSumsStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 class RunSumsSweep(LaneSumsSweep):

@@ -7,24 +7,16 @@ from dataclasses import dataclass
 
 from convgrad.codegen.ahead import Ahead, Walk
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import SumsStage, emit_weights
+from convgrad.codegen.weights import SumsStage
 from convgrad.codegen.weights_ahead import MOST_LINES, WeightsAhead
 from convgrad.codegen.window_sweep import Shift, WindowSweep
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.run_weights import Pieces, RunWeightsPlan
-
-
-def lower_run_weights(plan: RunWeightsPlan) -> KernelModule:
-    """Sums, then weights."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, RunWeightsSums(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +91,7 @@ class RunWeightsSweep(WindowSweep):
 
 
 class RunWeightsSums(SumsStage):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: RunWeightsPlan
     ahead: RunsAhead | None

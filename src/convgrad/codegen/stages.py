@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.module import CALL_FIELDS, Stage
+
+if TYPE_CHECKING:
+    from convgrad.codegen.verdict import Verdict
 
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
 
@@ -30,6 +34,34 @@ class Places:
     def of(self, tensor: str) -> Value:
         """By the name of a tensor."""
         return getattr(self, tensor)
+
+
+class Stages(Protocol):
+    """What a plan is lowered to: the stages of a kernel, and the memory that they need."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of memory that lives through all stages, but for what a verdict is formed of."""
+        ...
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of any task."""
+        ...
+
+    @property
+    def most_tasks(self) -> int:
+        """Of a stage."""
+        ...
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Where tasks look at their data: what becomes of a call whose data are beyond the plan."""
+        ...
+
+    def emit(self, module: Module) -> tuple[Stage, ...]:
+        """Write the stages, in the order in which they run."""
+        ...
 
 
 def emit_stage(

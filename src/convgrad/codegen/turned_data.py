@@ -6,27 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.ahead import Fetch
-from convgrad.codegen.data import DataStages, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, lanes_of
+from convgrad.codegen.ir_module import Index, Value, lanes_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.lanes import lane_dims, lane_origin, weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.products import Taps
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.panels import pack_bias
 from convgrad.codegen.stages import Places
 from convgrad.codegen.sweep import Sweep
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.turned_data import TurnedDataPlan
-
-
-def lower_turned_data(plan: TurnedDataPlan) -> KernelModule:
-    """Two stages, weights and outputs; or one."""
-    module = Module()
-    stages, shared, scratch = emit_data(module, TurnedStages(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,20 +12,13 @@ from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.lanes import whole_lanes
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.paired_copies import paired_copy
 from convgrad.codegen.stages import Places
 from convgrad.codegen.tap_sums import Spot
 from convgrad.codegen.turned_data import exchanged, turned
-from convgrad.codegen.watched import lower_with_fallback
 from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.plan.dots import LANES, PAIR
 from convgrad.plan.turned_dots import TurnedDotPlan
-
-
-def lower_turned_dots(plan: TurnedDotPlan) -> KernelModule:
-    """Weights, then outputs, and, where numbers are too small for dot products, outputs in f32."""
-    return lower_with_fallback(plan, TurnedDotStages(plan))
 
 
 class TurnedDotSweep(DotSweep):

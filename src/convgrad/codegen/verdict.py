@@ -7,21 +7,63 @@ verdict for the call: a function of the data alone, whichever threads took which
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, constant
 from convgrad.codegen.module import CALL_FIELDS, VERDICT
 from convgrad.codegen.splitting import LeastWatch, Watch
-from convgrad.plan.matrix import Limits
+from convgrad.plan.matrix import limits_of
+from convgrad.problem.conv import ConvProblem, Ints
+
+if TYPE_CHECKING:
+    from convgrad.plan.choose import Plan
 
 _NUMBERS = 2  # of i32 per task: the least magnitude less one, and the largest
 
 
-class Verdict:
-    """What is known of two operands, in shared memory at `start`: of the second by `seconds` tasks, and so on."""
+class WatchedPlan(Protocol):
+    """A plan with another one that computes a call again, if data are beyond it."""
 
-    def __init__(self, limits: Limits, start: int, seconds: int, firsts: int):
-        self._limits, self._start, self._seconds, self._firsts = limits, start, seconds, firsts
+    @property
+    def isa(self) -> str:
+        """Of its tasks."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """Of f32."""
+        ...
+
+    @property
+    def grid(self) -> Ints:
+        """Its tasks."""
+        ...
+
+    @property
+    def problem(self) -> ConvProblem:
+        """Whose numbers are looked at."""
+        ...
+
+    @property
+    def fallback(self) -> Plan | None:
+        """None if nothing is looked at."""
+        ...
+
+
+class Verdict:
+    """What is known of two operands, in shared memory at `start`: of the second by `seconds` tasks, and so on.
+
+    It is asked for `after` so many stages, or all of them; `replaces` says whether these have written results already.
+    `also` says of the record of a call what else is bad.
+    """
+
+    def __init__(
+        self, plan: WatchedPlan, start: int, seconds: int, firsts: int, *, after: int | None = None,
+        replaces: bool = True, also: Callable[[Builder, Value], Value] | None = None,
+    ):  # fmt: skip
+        self._limits, self._start, self._seconds, self._firsts = limits_of(plan.problem.dtype), start, seconds, firsts
+        self.fallback, self.after, self.replaces, self._also = plan.fallback, after, replaces, also
 
     @property
     def size(self) -> int:
@@ -36,13 +78,13 @@ class Verdict:
         """At the end of a task."""
         self._note(b, shared, b.add(task, self._seconds), watch)
 
-    def emit(self, module: Module, also: Callable[[Builder, Value], Value] | None = None) -> None:
-        """The function that a kernel with a fallback exports; `also` says of the record of a call what else is bad."""
+    def emit(self, module: Module) -> None:
+        """The function that a kernel with a fallback exports."""
         b = Builder(module, VERDICT, [("ptr", "call"), ("ptr", "answer")], exported=True)
         call, answer = b.arguments
         shared = b.load("ptr", b.at(call, CALL_FIELDS.index("shared"), "i64"), 8)
         bad = self._bad(b, shared)
-        bad = bad if also is None else b.binary("or", bad, also(b, call))
+        bad = bad if self._also is None else b.binary("or", bad, self._also(b, call))
         b.store(b.cast("zext", bad, "i64"), answer, 8)
         b.finish()
 

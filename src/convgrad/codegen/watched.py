@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from convgrad.codegen.data import DataStages, data_fallback, emit_data
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value, index
-from convgrad.codegen.module import KernelModule
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.splitting import Watch, room_for_squares
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
-from convgrad.plan.matrix import MatrixDataPlan, limits_of
+from convgrad.plan.dot_depthwise import DotDepthwisePlan
+from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.paired_outputs import PairedPlan
 
-Watched = MatrixDataPlan | PairedPlan
-
-
-def lower_with_fallback(plan: Watched, main: WatchedStages) -> KernelModule:
-    """The stages of a plan, a verdict on the data, and the kernel that takes over where it is bad."""
-    module, fallback = Module(), None
-    stages, shared, scratch = emit_data(module, main)
-    if plan.fallback is not None and main.verdict is not None:
-        main.verdict.emit(module)
-        fallback = data_fallback(plan.fallback, after=len(stages))
-    return KernelModule(
-        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback
-    )  # fmt: skip
+Watched = MatrixDataPlan | PairedPlan | DotDepthwisePlan
 
 
 class WatchedStages(DataStages):
@@ -34,18 +22,9 @@ class WatchedStages(DataStages):
 
     def __init__(self, plan: Watched):
         super().__init__(plan)
-        self.verdict = (
-            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, self.panels, self.tasks)
-            if plan.watch
-            else None
-        )
+        self.verdict = Verdict(plan, self.shared_bytes, self.panels, self.tasks) if plan.watch else None
         self.watch: Watch | None = None
         self.room: Value | None = None
-
-    @property
-    def shared_bytes(self) -> int:
-        """Packed weights and bias, and what was found about the data."""
-        return super().shared_bytes + (self.verdict.size if self.verdict else 0)
 
     @property
     def watches_pairs(self) -> bool:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.bias import BiasShare
 from convgrad.codegen.finish import chunk_numbers, finish, finish_with_bias, first_group
-from convgrad.codegen.guard import guarded, shared_with_guard
 from convgrad.codegen.half_vectors import weights_halves
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.module import Fallback, KernelModule, Stage, round64
+from convgrad.codegen.module import Stage, round64
 from convgrad.codegen.own_sums import OwnSums
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.weights_ahead import WeightsAhead
@@ -23,42 +23,14 @@ from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 
-
-def lower_weights(plan: WeightsPlan) -> KernelModule:
-    """Sums, then weights, in one stage or two."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, SumsStage(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-
-
-def emit_weights(module: Module, sums: SumsStage) -> tuple[tuple[Stage, ...], int, int]:
-    """The stages of a plan; bytes of shared memory, and of scratch."""
-    plan = sums.plan
-    plan.validate()
-    scratch, tasks = sums.scratch_bytes, sums.finish_tasks
-    last = finish_with_bias if plan.problem.bias_gradient else finish
-
-    def write(b: Builder, at: Places, task: Value) -> None:
-        last(plan, b, at, task)
-
-    stages = (emit_stage(module, "sums", prod(plan.grid), scratch, sums.task),)
-    if tasks or not plan.own_sums:
-        stages += (emit_stage(module, "finish", tasks, scratch, write),)
-    return stages, sums.shared_bytes, scratch
-
-
-def weights_fallback(plan: WeightsPlan, *, replaces: bool) -> Fallback:
-    """The kernel of a plan that takes over after the first stage of another one, which may have written weights."""
-    sums = SumsStage(plan)
-    return Fallback(
-        after=1, replaces=replaces, most_tasks=max(prod(plan.grid), sums.finish_tasks),
-        shared_bytes=shared_with_guard(plan, sums.shared_bytes), scratch_bytes=sums.scratch_bytes,
-        lower=lambda: guarded(plan, lower_weights(plan)),
-    )  # fmt: skip
+if TYPE_CHECKING:
+    from convgrad.codegen.verdict import Verdict
 
 
 class SumsStage(WindowSlabs):
-    """The first stage."""
+    """The stages of a plan: sums of chunks of windows, and the weights that they make, in one stage or two."""
+
+    verdict: Verdict | None = None
 
     def __init__(self, plan: WeightsPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -112,6 +84,26 @@ class SumsStage(WindowSlabs):
         """Sums of all chunks."""
         plan, size = self.plan, BYTES[self.plan.compute]
         return (round64(size * plan.shared_sums) + size * plan.bias_size) * plan.chunks
+
+    @property
+    def most_tasks(self) -> int:
+        """Of either stage."""
+        return max(prod(self.plan.grid), self.finish_tasks)
+
+    def emit(self, module: Module) -> tuple[Stage, ...]:
+        """Sums, then weights, unless tasks make them of their own sums."""
+        plan = self.plan
+        plan.validate()
+        scratch, tasks = self.scratch_bytes, self.finish_tasks
+        last = finish_with_bias if plan.problem.bias_gradient else finish
+
+        def write(b: Builder, at: Places, task: Value) -> None:
+            last(plan, b, at, task)
+
+        stages = (emit_stage(module, "sums", prod(plan.grid), scratch, self.task),)
+        if tasks or not plan.own_sums:
+            stages += (emit_stage(module, "finish", tasks, scratch, write),)
+        return stages
 
     def _tile(self) -> Tile:
         """Rows and columns in the order (tap, channel or vector)."""

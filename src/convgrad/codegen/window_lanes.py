@@ -5,27 +5,18 @@ from __future__ import annotations
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.flat import FlatSums
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places
-from convgrad.codegen.weights import emit_weights
 from convgrad.codegen.zeroing import emit_zero
 from convgrad.plan.strides import row_major
 from convgrad.plan.window_lanes import WindowLanesPlan
 
 
-def lower_window_lanes(plan: WindowLanesPlan) -> KernelModule:
-    """Sums of vectors, whose lanes are added on the way to the weights."""
-    module = Module()
-    stages, shared, scratch = emit_weights(module, WindowLanesSums(plan))
-    return KernelModule(ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch)
-
-
 class WindowLanesSums(FlatSums):
-    """The first stage."""
+    """The stages of a plan."""
 
     plan: WindowLanesPlan
 

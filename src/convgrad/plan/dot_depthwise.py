@@ -24,10 +24,9 @@ class DotDepthwisePlan(DepthwiseDataPlan):
     KIND = "across groups, rows together, by dot products"
     ON_UNITS = True
     reads_again = False
+    watch = True
 
     fallback: DataPlan | None = None
-    watch: bool = True
-    pieces: int = 1
 
     @property
     def met(self) -> dict[int, tuple[tuple[int, int], ...]]:
