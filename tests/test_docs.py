@@ -50,6 +50,16 @@ def test_code_runs_and_prints_what_the_page_says(page, checkout):
                 assert (checkout / name).read_text() == (ROOT / name).read_text(), f"{name}: {REPAIR}"
 
 
+def test_the_architecture_names_every_module_of_the_compiler():
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    _, section = text.split("## Inside the compiler\n")
+    section, _ = section.split("\n## ", 1)
+    named = {name.removesuffix(".py").split("/")[-1] for name in re.findall(r"`([\w/.]+)`", section)}
+    there = {path.stem for part in ("plan", "codegen") for path in (ROOT / "src/convgrad" / part).rglob("*.py")}
+    there -= {"__init__", "avx2", "avx512", "neon", "portable"}  # instruction sets tell themselves
+    assert {name.removeprefix("choose_") for name in there} - named == set()
+
+
 def test_every_picture_has_its_command():
     made = {word for page in PAGES for words in site.drawn(page.read_text(encoding="utf-8")) for word in words}
     assert {f"docs/pictures/{path.name}" for path in (DOCS / "pictures").iterdir()} <= made
