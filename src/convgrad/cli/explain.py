@@ -93,7 +93,7 @@ def _machine(isa: str | None) -> Machine:
 
 def _plans(job: work.Job, machine: Machine) -> list[Plan]:
     problem = job.problem
-    return list(variants(problem, machine)) if prod(problem.shapes[problem.unknown.value]) else []
+    return list(variants(problem, machine)) if prod(problem.shapes[problem.solved]) else []
 
 
 def _used(job: work.Job, machine: Machine, count: int, asked: int | None) -> int:

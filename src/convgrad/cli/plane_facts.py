@@ -65,7 +65,7 @@ def traffic(plan: PlanePlan) -> Iterator[tuple[str, int, str]]:
     if isinstance(plan, PlaneDataPlan):
         planes = p.groups * prod(plan.grid[:-1])
         yield "input packed", planes * plan.slab_bytes, f", {size(plan.slab_bytes)} at a time"
-        copied = 0 if plan.direct else number * prod(p.shapes[plan.solved])
+        copied = 0 if plan.direct else number * prod(p.shapes[p.solved])
         yield "results copied", copied, "" if copied else ": written where they lie"
         return
     planes = p.groups * prod(plan.block_grid)

@@ -38,7 +38,7 @@ class DataStages(InputSlab, Panels):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.tasks = prod(plan.grid)
         p = plan.problem
-        self.input, self.output = ("x", "y") if plan.solves_y else ("y", "x")
+        self.input, self.output = p.given, p.solved
         self.in_strides, self.out_strides = p.strides[self.input], p.strides[self.output]
         self.ahead: DataAhead | None = None  # of the task that is being written
 

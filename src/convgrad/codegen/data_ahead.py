@@ -36,7 +36,7 @@ class DataAhead:
     def __init__(self, b: Builder, plan: DataPlan):
         self.plan, self.counter = plan, b.emit("ptr", "alloca i64, align 8")
         p = plan.problem
-        self.given = "x" if plan.solves_y else "y"
+        self.given = p.given
         self.strides, self.size = p.strides[self.given], SIZES[p.dtype]
         axes = zip(plan.axes, plan.block, plan.tile, strict=True)
         self.tiles = prod(-(-block // tile) * len(axis.phases) for axis, block, tile in axes)  # of one sweep

@@ -87,7 +87,7 @@ class FlatSweep(Sweep):
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """Output channels against outputs of a plane."""
         plan, p = self.plan, self.plan.problem
-        step = (p.y_strides if plan.solves_y else p.x_strides)[2]
+        step = p.strides[p.solved][2]
         run = tuple(range(0, plan.run, plan.lanes))
         unroll = 1 if plan.channel_unit == 1 else min(4, plan.in_channels)
         return Tile(

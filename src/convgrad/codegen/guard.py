@@ -101,7 +101,7 @@ def _emit_verdict(module: Module, guard: Guard, p: ConvProblem, isa: str) -> Non
         boxes = tuple(box for box in boxes if box.size)
         for name in sorted({box.tensor for box in boxes}):
             base = b.load("ptr", b.at(call, CALL_FIELDS.index(name), "i64"), 8)
-            dtype = p.out_dtype if name == p.unknown.value else p.dtype
+            dtype = p.dtype_of(name)
             mine = what(b, ISAS[isa], dtype, base, [box for box in boxes if box.tensor == name])
             result = mine if result.text == "false" else b.binary("or", result, mine)
         return result

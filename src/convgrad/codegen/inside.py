@@ -57,14 +57,14 @@ class Inside:
         p, plan = self.plan.problem, self.plan
         if not p.bias:
             return total
-        channels = p.shapes[p.unknown.value][2]
+        channels = p.shapes[p.solved][2]
         of_lanes = {"g": channels, "c": 1, "k": 1}.get(plan.along, 0) * p.bias_stride
         return self._added(total, "bias", self.b.mul(channel, p.bias_stride), of_lanes, mask, p.dtype)
 
     def write(self, total: Value, offset: Index, before: Index | None, count: Index, mask: Value) -> None:
         """Round and store a vector of results, or one; `before` is where an old result is, if that has moved."""
         b, plan, p = self.b, self.plan, self.plan.problem
-        name, step = p.unknown.value, plan.step(p.unknown.value)
+        name, step = p.solved, plan.step(p.solved)
         if p.accumulate:
             if before is None:
                 total = self._added(total, name, offset, step, mask, p.out_dtype)

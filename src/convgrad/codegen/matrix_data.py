@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.halves import HalvesCopy
@@ -154,7 +153,7 @@ class MatrixStages(WatchedStages):
             depth=plan.channel_unit,
             taps=taps,
             staging=at.scratch,
-            ahead=PAIRS_AHEAD if BYTES[p.dtype] * prod(p.shapes["w"]) > FAR_BYTES else 0,
+            ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))
 

@@ -57,7 +57,7 @@ class PairWatch:
 
     def __init__(self, plan: WatchedPlan, shared_bytes: int):
         self.plan, tasks = plan, prod(plan.grid)
-        self.given = tuple(name for name in "xyw" if name != plan.problem.unknown.value)
+        self.given = tuple(name for name in "xyw" if name != plan.problem.solved)
         self.verdict = Verdict(plan, shared_bytes, tasks, tasks, also=self.not_finite)
         self._watches: dict[str, LeastWatch] = {}
 
@@ -83,6 +83,6 @@ class PairWatch:
     def not_finite(self, b: Builder, call: Value) -> Value:
         """Whether a result is not."""
         p = self.plan.problem
-        name = p.unknown.value
+        name = p.solved
         results = b.load("ptr", b.at(call, CALL_FIELDS.index(name), "i64"), 8)
         return any_not_finite(b, ISAS[self.plan.isa], p.out_dtype, results, [whole(p, name)])

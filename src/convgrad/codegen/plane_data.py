@@ -50,7 +50,7 @@ class PlaneOutputs:
         self.write = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
         )
-        strides = p.strides[plan.solved]
+        strides = p.strides[p.solved]
         self.out_strides = (strides[0], *strides[3:])
         self.tap_steps = row_major(p.taps, 1)
 
@@ -76,14 +76,14 @@ class PlaneOutputs:
         taps = [Dim(*steps) for steps in zip(p.taps, p.w_strides[3:], self.tap_steps, strict=True)]
         source = b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype])
         self.copy.emit(b, source, weights, [Dim(groups, p.w_strides[0], plan.taps), *taps])
-        strides = p.strides[plan.given]
+        strides = p.strides[p.given]
         box = plane_box(b, plan.slab, self.starts, (strides[0], *strides[3:]))
         packed = b.at(at.scratch, box.target, self.kind)
 
         def plane(g: Index, _: object) -> None:
             group = b.add(first_group, g)
             place = b.add(box.source, b.mul(group, strides[1]))
-            box.copy(b, self.copy, b.at(at.of(plan.given), place, STORAGE[p.dtype]), packed)
+            box.copy(b, self.copy, b.at(at.of(p.given), place, STORAGE[p.dtype]), packed)
             here = b.at(weights, b.mul(g, plan.taps), self.kind)
             for phases in plan.outer_phases:
                 self._sweep(b, at, group, phases, here)
@@ -96,7 +96,7 @@ class PlaneOutputs:
         """All tiles of a plane, of a phase of the outer axes."""
         plan, p = self.plan, self.plan.problem
         bias = self._bias(b, at, group)
-        output = b.at(at.of(plan.solved), b.mul(group, p.strides[plan.solved][1]), STORAGE[p.out_dtype])
+        output = b.at(at.of(p.solved), b.mul(group, p.strides[p.solved][1]), STORAGE[p.out_dtype])
         counts = [
             b.minimum(b.sub(phase.count, start), block)
             for phase, start, block in zip(phases, self.starts[:-1], plan.block[:-1], strict=True)

@@ -54,7 +54,7 @@ class PlaneRowOutputs(PlaneOutputs):
         pairs = halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
         picked = inner.in_step > 1 and not halves  # next to which LLVM reads rows ahead, and spills
         self.reads_again = picked or (plan.taps > HELD and not pairs)
-        strides = p.strides[plan.given]
+        strides = p.strides[p.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
         self.group_step = plan.taps  # of the weights of a plane
@@ -79,9 +79,9 @@ class PlaneRowOutputs(PlaneOutputs):
             self.zeros, self.weights = at.scratch, b.at(weights, b.mul(g, self.group_step), self.kind)
             group = b.add(first_group, g)
             self.bias = self._bias(b, at, group)
-            of_group = [b.mul(group, p.strides[name][1]) for name in (plan.given, plan.solved)]
-            self.source = b.at(at.of(plan.given), of_group[0], STORAGE[p.dtype])
-            self.target = b.at(at.of(plan.solved), of_group[1], STORAGE[p.out_dtype])
+            of_group = [b.mul(group, p.strides[name][1]) for name in (p.given, p.solved)]
+            self.source = b.at(at.of(p.given), of_group[0], STORAGE[p.dtype])
+            self.target = b.at(at.of(p.solved), of_group[1], STORAGE[p.out_dtype])
             for phases in plan.outer_phases:
                 self._outer(b, phases, [], 0)
 
@@ -193,8 +193,8 @@ class PlaneRowOutputs(PlaneOutputs):
             here = weights
             if self.reads_again:  # else LLVM keeps them all, and makes room by spilling
                 here, _ = b.hidden(weights), numbers.clear()
-            if plan.given in plan.fetches and offset in self.new_rows:
-                self._fetch(b, plan.given, there, i, plan.axes[-1].in_step)
+            if plan.problem.given in plan.fetches and offset in self.new_rows:
+                self._fetch(b, plan.problem.given, there, i, plan.axes[-1].in_step)
             vectors = self.reads.vectors(b, there, i, columns)
             self._look(b, offset, vectors, columns)
             for at, met in self.column_offsets.items():
@@ -250,8 +250,8 @@ class PlaneRowOutputs(PlaneOutputs):
             phase = row.phases[f]
             out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
             there = b.add(written, b.mul(out, self.out_strides[-2]))
-            if plan.solved in plan.fetches:
-                self._fetch(b, plan.solved, b.at(self.target, there, kind), i, width)
+            if plan.problem.solved in plan.fetches:
+                self._fetch(b, plan.problem.solved, b.at(self.target, there, kind), i, width)
             wanted = None if phase.count == row.count else b.compare("slt", b.add(j, r), phase.count)
             address = b.at(self.target, b.add(there, column), kind)
             yield Run([sums[f, r, c] for c in range(width)], address, left, width > 1, wanted)

@@ -43,7 +43,7 @@ class Fold:
     @property
     def problem(self) -> ConvProblem:
         """Known when all given tensors have been folded."""
-        unknown = self.before.unknown.value
+        unknown = self.before.solved
         order = list(order_of(self.before, unknown))
         if self.extent == 1:
             order.insert(0, self._axis(unknown))
@@ -64,7 +64,7 @@ class Fold:
 
     def unfold(self, array: Any) -> tuple[Any, int]:
         """The result, and where it has the mapped axis."""
-        unknown = self.before.unknown.value
+        unknown = self.before.solved
         order = list(order_of(self.before, unknown))
         place = 0 if self.extent == 1 else order.index(self._axis(unknown))
         shape = list(shape_of(self.before, unknown))
@@ -91,7 +91,7 @@ def _batch(operands: tuple[Any, ...], places: tuple[Any, ...], *, problem: ConvP
     names = given_names(problem)
     size = next(o.shape[place] for o, place in zip(operands, places, strict=True) if place is not None)
     if size == 0:
-        return jnp.zeros((0, *shape_of(problem, problem.unknown.value)), numpy_dtype(problem.out_dtype)), 0
+        return jnp.zeros((0, *shape_of(problem, problem.solved)), numpy_dtype(problem.out_dtype)), 0
     at = dict(zip((*names, "bias"), places, strict=False))
     given = dict(zip(names, (first, second), strict=True))
     if at.get("bias") is not None and at["w"] is None:  # a bias of each goes with weights of each

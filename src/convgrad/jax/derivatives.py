@@ -29,7 +29,7 @@ def of_named(problem: ConvProblem, given: dict[str, Any]) -> Any:
 
 def spread(problem: ConvProblem, bias: Any) -> Any:
     """A bias alone as the result of a problem that has one."""
-    alone = spreading(problem, problem.unknown.value)
+    alone = spreading(problem, problem.solved)
     return solve(alone, one_like(bias), bias.reshape(shape_of(alone, "w")))
 
 
@@ -60,7 +60,7 @@ def _cotangent_rule(which: int) -> Callable[..., Any]:
         def solved(wide: ConvProblem, given: dict[str, Any]) -> Any:
             return [of_named(derivative(wide, names[which], wide.dtype, wide.dtype), given)]
 
-        given = {names[1 - which]: operands[1 - which], problem.unknown.value: cotangent}
+        given = {names[1 - which]: operands[1 - which], problem.solved: cotangent}
         return _widened(problem, given, solved)[0]
 
     return rule
@@ -93,12 +93,12 @@ def _with_bias_transpose(cotangent: Any, *operands: Any, problem: ConvProblem) -
 
     def solved(wide: ConvProblem, tensors: dict[str, Any]) -> Any:
         weights = derivative(wide, "w", wide.dtype, wide.dtype)
-        pair = replace(weights, bias_gradient=problem.unknown.value)
+        pair = replace(weights, bias_gradient=problem.solved)
         if 0 in shape_of(weights, "w"):
             return of_named(weights, tensors), sums(pair, tensors[pair.bias_gradient])
         return of_named(pair, tensors)
 
-    gradients = _widened(problem, {side: given[side], problem.unknown.value: cotangent}, solved)
+    gradients = _widened(problem, {side: given[side], problem.solved: cotangent}, solved)
     found = dict(zip(linear, gradients, strict=True))
     return [found.get(name) for name in names]
 

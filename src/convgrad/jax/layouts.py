@@ -21,7 +21,7 @@ COUNTS = {"n": "batch", "g": "groups", "c": "x_channels", "k": "y_channels"}
 
 def given_names(problem: ConvProblem) -> tuple[str, str]:
     """The two tensors that are given, in the order of the operands."""
-    first, second = (name for name in NAMES if name != problem.unknown.value)
+    first, second = (name for name in NAMES if name != problem.solved)
     return first, second
 
 
@@ -66,7 +66,7 @@ def derivative(problem: ConvProblem, name: str, dtype: str, out_dtype: str) -> C
 
 def bare(problem: ConvProblem) -> ConvProblem:
     """The problem without a bias, or without its gradient."""
-    return derivative(problem, problem.unknown.value, problem.dtype, problem.out_dtype)
+    return derivative(problem, problem.solved, problem.dtype, problem.out_dtype)
 
 
 def spreading(problem: ConvProblem, name: str) -> ConvProblem:

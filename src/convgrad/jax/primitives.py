@@ -69,7 +69,7 @@ def _abstract(first: Any, second: Any, *bias: Any, problem: ConvProblem) -> Any:
         dtype = numpy_dtype(problem.out_dtype)
         return first.update(shape=shape, dtype=dtype, weak_type=False, sharding=sharding)
 
-    solved = result(shape_of(problem, problem.unknown.value))
+    solved = result(shape_of(problem, problem.solved))
     return [solved, result((problem.bias_length,))] if problem.bias_gradient else solved
 
 

@@ -36,14 +36,14 @@ def target_of(problem: ConvProblem) -> str:
 def name_of(problem: ConvProblem) -> str:
     """The same for equal problems, in every process and on every machine."""
     digest = hashlib.sha256(text_of(problem).encode()).hexdigest()[:20]
-    return f"{PREFIX}{problem.unknown.value}_{problem.out_dtype}_{digest}"
+    return f"{PREFIX}{problem.solved}_{problem.out_dtype}_{digest}"
 
 
 def text_of(problem: ConvProblem) -> str:
     """A problem as JSON, in which a lowered program carries it; what is as usual is left out."""
     usual = {field.name: field.default for field in dataclasses.fields(problem)}
     told = {name: value for name, value in dataclasses.asdict(problem).items() if value != usual[name]}
-    return json.dumps(told | {"unknown": problem.unknown.value}, separators=(",", ":"))
+    return json.dumps(told | {"unknown": problem.solved}, separators=(",", ":"))
 
 
 def problem_of(text: str) -> ConvProblem:
@@ -84,7 +84,7 @@ def _register(name: str, problem: ConvProblem) -> Handler:
     inputs = [Buffer(name=n, shape=shape_of(problem, n), dtype=problem.dtype) for n in names]
     if problem.bias:
         inputs.append(Buffer(name="bias", shape=(problem.bias_length,), dtype=problem.dtype))
-    unknown = problem.unknown.value
+    unknown = problem.solved
     results = [Buffer(name=unknown, shape=shape_of(problem, unknown), dtype=problem.out_dtype)]
     if problem.bias_gradient:
         results.append(Buffer(name="bias", shape=(problem.bias_length,), dtype=problem.out_dtype))

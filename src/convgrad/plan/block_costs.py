@@ -86,7 +86,7 @@ def _slab_cost(plan: DataPlan) -> float:
         return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     p = plan.problem
-    far = SIZES[p.dtype] * prod(p.shapes["x" if plan.solves_y else "y"]) > FAR_INPUT
+    far = p.bytes_of(p.given) > FAR_INPUT
     parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and far)
     run = RUN if parts and not in_planes(plan) else 0.0
     return cost + touched * (plan.slab_numbers * (TURN + plan.splitting) + run)
@@ -148,7 +148,8 @@ def _filled(plan: DataPlan) -> float:
 
 def in_planes(plan: DataPlan, *, given: bool = True) -> bool:
     """Whether channels of the input, or of the output, lie farther apart than positions."""
-    strides = plan.problem.x_strides if plan.solves_y == given else plan.problem.y_strides
+    p = plan.problem
+    strides = p.strides[p.given if given else p.solved]
     return min(map(abs, strides[1:3])) > abs(strides[-1])
 
 
@@ -165,7 +166,7 @@ def _saved(plan: DataPlan) -> float:
 def _far_runs(plan: DataPlan, *, given: bool) -> float:
     """Pieces of memory that a task reads, or writes, beyond one for each page: of channels that lie far apart."""
     p = plan.problem
-    tensor = "x" if plan.solves_y == given else "y"
+    tensor = p.given if given else p.solved
     shape, size = p.shapes[tensor], SIZES[p.dtype]
     if not in_planes(plan, given=given) or size * prod(shape) <= KEPT_BYTES:
         return 0.0
@@ -189,7 +190,7 @@ def _written_bytes(plan: DataPlan) -> int:
     As if they were f32: smaller parts of lines are as many.
     """
     p = plan.problem
-    strides = p.y_strides if plan.solves_y else p.x_strides
+    strides = p.strides[p.solved]
     return SIZES[plan.compute] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
 
 

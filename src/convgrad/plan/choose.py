@@ -28,7 +28,7 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     number.
     """
     problem.validate()
-    assert prod(problem.shapes[problem.unknown.value]), "an empty result needs no kernel"
+    assert prod(problem.shapes[problem.solved]), "an empty result needs no kernel"
     most = most_added(problem, machine)
     along = lanes_sum(problem, machine.lanes_f32, machine.registers, most, dots=machine.has_dots)
     # merging would tell channels, and so the order of sums, by extents

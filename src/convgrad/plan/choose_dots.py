@@ -46,7 +46,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     if products is None:
         return
     axes = gather_axes(problem)
-    given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+    given, solved = problem.given, problem.solved
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
@@ -74,7 +74,7 @@ def paired_outputs_candidates(
     problem: ConvProblem, machine: Machine
 ) -> Iterator[tuple[float, PairedPlan]]:  # fmt: skip
     """Likewise, with vectors along outputs, of plans that are complete but for their blocks."""
-    given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+    given, solved = problem.given, problem.solved
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     few = channels_in > 1 and 0 < channels_out <= MOST_SOLVED and channels_out != LANES // 2
     if problem.dtype != "bf16" or not few or _products(problem, machine) is None:
@@ -128,7 +128,7 @@ def _across_groups(base: DotDataPlan, machine: Machine) -> tuple[float, TurnedDo
         TurnedDotPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, spread=True,
         lane_groups=shape.width // base.out_channels, i_block=base.in_channels,
     )  # fmt: skip
-    given, solved = ("x", "y") if plan.solves_y else ("y", "x")
+    given, solved = p.given, p.solved
     cycles = phases * shape.cycles + LOOK * plan.watch
     for name, move, turn in ((given, MOVE / PAIR, TURN / PAIR), (solved, MOVE, TURN_BACK)):
         cycles += prod(p.shapes[name]) * (turn if abs(p.strides[name][2]) > abs(p.strides[name][-1]) else move)

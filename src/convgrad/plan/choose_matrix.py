@@ -25,7 +25,7 @@ from convgrad.plan.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
 from convgrad.plan.tiles import cuts
 from convgrad.plan.units import Products, loads_of, needs_watch, products_on
 from convgrad.plan.window_axes import window_axes
-from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.problem.conv import ConvProblem, Ints
 
 OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
 NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
@@ -53,7 +53,7 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     if watch and problem.accumulate:
         return  # what was added could not be taken back
     axes = gather_axes(problem)
-    given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+    given, solved = problem.given, problem.solved
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     phases = prod(len(axis.phases) for axis in axes)
     taps = prod(problem.taps) / phases

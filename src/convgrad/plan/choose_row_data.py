@@ -42,7 +42,7 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     """Predicted cycles, and the plan, if rows can be read as they lie."""
     p, solves_y = problem, problem.unknown is Unknown.Y
     phases = 1 if solves_y else p.stride[-1]
-    given = p.x_strides if solves_y else p.y_strides
+    given = p.strides[p.given]
     solved, channels = (p.y_channels, p.x_channels) if solves_y else (p.x_channels, p.y_channels)
     masked = base.lanes * SIZES[base.compute] == LINE  # as instruction sets with masks are
     if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= MOST_OUTPUTS or not channels:
@@ -63,7 +63,7 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     found = [_blocked(tile) for tile in _tiles(plan, machine.registers)]
     if found:
         in_words = p.dtype == "bf16" and machine.has_dots
-        copied = prod(p.shapes["x" if solves_y else "y"]) * (COPIED_WORDS if in_words else COPIED)
+        copied = prod(p.shapes[p.given]) * (COPIED_WORDS if in_words else COPIED)
         best = min(found, key=_cycles)
         yield _cycles(best) - (copied if p.groups == 1 else 0.0), best
 
@@ -114,7 +114,7 @@ def _blocked(plan: RowDataPlan) -> RowDataPlan:
         pieces = min(tiles, max(-(-LEAST_TASKS // tasks), whole * results // RESULT_BYTES))
         block = (1, -(-tiles // max(1, pieces)) * plan.tile[-1])
     blocked = replace(plan, block=block, i_block=share, blocks_per_task=plan.lane_blocks)
-    solved = plan.unfolded.y_strides if plan.solves_y else plan.unfolded.x_strides
+    solved = plan.unfolded.strides[p.solved]
     in_place = blocked.i_blocks == 1 and solved[-1] == 1 and (plan.phases > 1 or row.count >= plan.lanes)
     alone = prod(blocked.grid) == blocked.group_blocks
     return replace(blocked, writes_in_place=in_place, packs_weights=alone)
@@ -147,7 +147,7 @@ def _cycles(plan: RowDataPlan) -> float:
     results = 2.0 * plan.width * columns * plan.i_blocks
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
     cycles *= APART if p.groups > 1 else 1.0
-    read, written = (prod(p.shapes[name]) for name in (("x", "y") if plan.solves_y else ("y", "x")))
-    solved = p.y_strides if plan.solves_y else p.x_strides
+    read, written = (prod(p.shapes[name]) for name in (p.given, p.solved))
+    solved = p.strides[p.solved]
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row
     return cycles + FAR * read + (TURN_BACK if apart else MOVE) * written

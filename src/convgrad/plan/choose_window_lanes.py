@@ -157,7 +157,7 @@ def _packing(plan: WindowLanesPlan) -> tuple[float, float]:
 
 def _lines(p: ConvProblem, name: str) -> float:
     """Cycles to read a tensor that L2 does not hold, if a share of its channels takes lines of all of them."""
-    size = SIZES[p.dtype] * prod(p.shapes[name])
+    size = p.bytes_of(name)
     return size / MEMORY_BYTES if size > BEYOND_L2 and abs(p.strides[name][2]) < abs(p.strides[name][-1]) else 0.0
 
 

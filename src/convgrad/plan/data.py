@@ -107,7 +107,7 @@ class DataPlan(DataSlab):
         phase of the innermost axis is contiguous.
         """
         if self.writes_in_place:
-            strides = self.problem.y_strides if self.solves_y else self.problem.x_strides
+            strides = self.problem.strides[self.problem.solved]
             steps = zip(self.axes, (strides[0], *strides[3:]), strict=True)
             return tuple((step, step * axis.out_step) for axis, step in steps), strides[2] if self.pixels else 1
         if not self.pixels:
@@ -137,24 +137,22 @@ class DataPlan(DataSlab):
         several groups have a part of, each of which is written by a task of its own.
         """
         p = self.problem
-        solved = "y" if self.solves_y else "x"
         lines = self.lanes * SIZES[self.compute] == LINE and p.out_dtype == self.compute
         if not lines or p.accumulate or (self.pixels and self.writes_in_place):
             return False
-        batch, group, channel, *spatial = p.strides[solved]
+        batch, group, channel, *spatial = p.strides[p.solved]
         steps = (batch, channel, *spatial) if self.spread or p.groups == 1 else (batch, group, channel, *spatial)
         aligned = all(step == 1 or step % self.lanes == 0 for step in steps)
-        return aligned and SIZES[p.out_dtype] * prod(p.shapes[solved]) >= PAST_CACHES_BYTES
+        return aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
 
     @property
     def fetches_slab(self) -> bool:
         """Whether the next slab is asked for while the present one is multiplied: where its numbers lie together."""
-        given = "x" if self.solves_y else "y"
-        strides = self.problem.strides[given]
-        size = SIZES[self.problem.dtype] * prod(self.problem.shapes[given])
+        p = self.problem
+        strides = p.strides[p.given]
         together = abs(strides[2]) <= abs(strides[-1])
         apart = self.spread and strides[1:3] != (self.in_channels, 1)
-        return together and not (self.reads_in_place or apart) and size > KEPT_BYTES
+        return together and not (self.reads_in_place or apart) and p.bytes_of(p.given) > KEPT_BYTES
 
     @property
     def fetches_weights(self) -> bool:
@@ -166,7 +164,7 @@ class DataPlan(DataSlab):
     def fetches_raw_weights(self) -> bool:
         """Whether the weights that a task packs for its next sweep are asked for during one, as they lie."""
         own = type(self) is DataPlan and self.packs_weights and not self.spread
-        return own and SIZES[self.problem.dtype] * prod(self.problem.shapes["w"]) > KEPT_BYTES
+        return own and self.problem.bytes_of("w") > KEPT_BYTES
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

@@ -32,7 +32,7 @@ from convgrad.plan.tiles import (
     best_turned_tile,
 )
 from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import ConvProblem
 
 Plan = TypeVar("Plan", bound=DataPlan)
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
@@ -53,7 +53,7 @@ class DataCandidates:
         self.size = SIZES[compute]
         self.lanes = machine.lanes_f32 * 4 // self.size
         self.axes = gather_axes(problem)
-        given, solved = ("x", "y") if problem.unknown is Unknown.Y else ("y", "x")
+        given, solved = problem.given, problem.solved
         self.channels_in, self.channels_out = problem.shapes[given][2], problem.shapes[solved][2]
         self.channels = max(1, self.channels_in), self.channels_out
         self.phases = prod(len(axis.phases) for axis in self.axes)

@@ -41,7 +41,7 @@ def reads_in_place(plan: DataPlan) -> bool:
 def rows_of_l1(plan: DataPlan) -> int:
     """Outputs of a row whose inputs, read in place, L1 holds a line each of: steps of powers of two share sets."""
     step = SIZES[plan.problem.dtype] * plan.axes[-1].in_step
-    return lines_of_l1(step * abs((plan.problem.x_strides if plan.solves_y else plan.problem.y_strides)[-1]))
+    return lines_of_l1(step * abs(plan.problem.strides[plan.problem.given][-1]))
 
 
 def lines_of_l1(step: int) -> int:
@@ -65,7 +65,7 @@ def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     p = plan.problem
     moved = SIZES[plan.compute] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))  # of 16 bits, lines in halves are as bad
     share = moved / MEMORY_BYTES / cycles
-    step = (p.x_strides if plan.solves_y else p.y_strides)[-1]
+    step = p.strides[p.given][-1]
     collide = SIZES[p.dtype] * step % COLLIDING == 0
     if not plan.spread or share < 2 or moved < (BEYOND_L2 if collide or share > 2.5 else LARGE):
         return plan
@@ -81,7 +81,7 @@ def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
 def writes_in_place(plan: DataPlan) -> bool:
     """Whether whole vectors can be written to the output as it lies in memory."""
     p = plan.problem
-    solved = p.y_strides if plan.solves_y else p.x_strides
+    solved = p.strides[p.solved]
     if p.accumulate or plan.i_blocks > 1:
         return False
     for n, axis in enumerate(plan.axes):

@@ -141,7 +141,7 @@ class DataSlab(DataBlocks):
     def slab_strides(self) -> tuple[Ints, int]:
         """Per axis, and of the input channel."""
         if self.reads_in_place:
-            strides = self.problem.x_strides if self.solves_y else self.problem.y_strides
+            strides = self.problem.strides[self.problem.given]
             return (strides[0], *strides[3:]), strides[2]
         if self.pixel_major:
             return row_major(self.slab_extent, self.slab_numbers), 1

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cache
 from math import prod
 
-from convgrad.dtypes import SIZES
 from convgrad.plan.data import PAST_CACHES_BYTES
 from convgrad.plan.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -72,11 +71,10 @@ class DotDataPlan(MatrixDataPlan):
         p = self.problem
         if p.out_dtype != "bf16":
             return super(DotDataPlan, self).past_caches
-        batch, _, _, *spatial = p.strides["y" if self.solves_y else "x"]
+        batch, _, _, *spatial = p.strides[p.solved]
         lines = self.watch and self.writes_in_place and self.width % (2 * LANES) == 0
         aligned = all(step % (2 * LANES) == 0 for step in (batch, *spatial))
-        size = SIZES[p.out_dtype] * prod(p.shapes["y" if self.solves_y else "x"])
-        return lines and aligned and size >= PAST_CACHES_BYTES
+        return lines and aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
 
     @property
     def channel_unit(self) -> int:

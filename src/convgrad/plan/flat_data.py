@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
-from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.problem.conv import Ints
@@ -86,7 +84,7 @@ class FlatDataPlan(DataPlan):
     def fetches_ahead(self) -> bool:
         """Whether tiles ask for what a later one reads first: planes that L2 does not keep by itself."""
         p = self.problem
-        return SIZES[p.dtype] * prod(p.shapes["x" if self.solves_y else "y"]) > KEPT_BYTES
+        return p.bytes_of(p.given) > KEPT_BYTES
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

@@ -76,7 +76,7 @@ def _of_data(p: ConvProblem) -> Guard | None:
     if not any(axis.clipped for axis in gather_axes(p)):
         return None
     weights = (whole(p, "w"),)
-    name = p.unknown.value
+    name = p.solved
     shape, strides = p.shapes[name], p.strides[name]
     first_and_last = (1, 0) if p.batch == 1 else (2, (p.batch - 1) * strides[0])
     results = Box(name, (first_and_last, *zip(shape[1:], strides[1:], strict=True)))

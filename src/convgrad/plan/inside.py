@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.dtypes import COMPUTE
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.strides import row_major
 from convgrad.plan.window_axes import WindowAxis, window_axes
@@ -57,7 +57,7 @@ class InsidePlan:
             axes = self.data_axes[1:]
             names = ("n", "g", channel, *("",) * (2 * len(axes) - 1), "p" if channel == "k" else "q")
             counts = (number for axis in axes for number in (len(axis.phases), axis.count))
-            extents = [*p.shapes[p.unknown.value][:3], *counts]
+            extents = [*p.shapes[p.solved][:3], *counts]
         for n, name in enumerate(names):
             if name == self.along:
                 extents[n] = -(-extents[n] // self.lanes)
@@ -94,7 +94,7 @@ def inside_plan(problem: ConvProblem, isa: str, lanes: int, most_tasks: int, kep
 
     def cost(along: str) -> float:
         extent = _extent(problem, along)
-        apart = [lanes for name in sorted({"x", "w", "y"} - {problem.unknown.value})
+        apart = [lanes for name in sorted({"x", "w", "y"} - {problem.solved})
                  if lane_step(problem, name, along) not in (0, 1)]  # fmt: skip
         return (3 + sum(apart)) * -(-extent // lanes) / extent
 
@@ -118,7 +118,7 @@ def lane_step(p: ConvProblem, tensor: str, along: str) -> int:
 
 def kept_bytes(p: ConvProblem) -> int:
     """Of a copy of the weights, in whole cache lines."""
-    return -(-SIZES[p.out_dtype] * prod(p.shapes["w"]) // 64) * 64
+    return -(-p.bytes_of("w") // 64) * 64
 
 
 def _extent(p: ConvProblem, along: str) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.dtypes import SIZES
 from convgrad.plan.blocks import even_share
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.kinds import as_kind
@@ -71,7 +70,7 @@ class LaneSumsPlan(DataPlan):
     def fetches_rows(self) -> bool:
         """Whether tiles ask for what later ones read: of an input that L2 does not hold, in many short runs."""
         p = self.problem
-        return SIZES[p.dtype] * prod(p.shapes["x" if self.solves_y else "y"]) > KEPT_BYTES
+        return p.bytes_of(p.given) > KEPT_BYTES
 
     @property
     def may_pack_weights(self) -> bool:
@@ -106,7 +105,7 @@ class LaneSumsPlan(DataPlan):
 def lane_sums_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, LaneSumsPlan]]:
     """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.adds_lanes`."""
     p, axes, lanes = base.problem, base.axes, base.lanes
-    row = (p.y_strides if base.solves_y else p.x_strides)[-1]
+    row = p.strides[p.solved][-1]
     dense = row == base.out_channels or axes[-1].count == 1
     if not dense or len(axes[-1].phases) > 1 or not all(axis.count and axis.taps for axis in axes):
         return

@@ -54,16 +54,6 @@ class PlaneDataPlan:
         return self.problem.unknown is Unknown.Y
 
     @property
-    def given(self) -> str:
-        """The tensor that is read."""
-        return "x" if self.solves_y else "y"
-
-    @property
-    def solved(self) -> str:
-        """The tensor that is written."""
-        return "y" if self.solves_y else "x"
-
-    @property
     def taps(self) -> int:
         """Of the whole kernel."""
         return prod(self.problem.taps)
@@ -109,7 +99,7 @@ class PlaneDataPlan:
     @property
     def _lie_together(self) -> bool:
         p = self.problem
-        return not p.accumulate and p.strides[self.solved][-1] == 1 and self.axes[-1].out_step <= 2
+        return not p.accumulate and p.strides[p.solved][-1] == 1 and self.axes[-1].out_step <= 2
 
     @property
     def runs(self) -> int:

@@ -83,7 +83,7 @@ class PlaneRowsPlan(PlaneDataPlan):
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""
         axis = self.axes[-2]
-        step = axis.in_step if name == self.given else axis.out_step
+        step = axis.in_step if name == self.problem.given else axis.out_step
         return bytes_ahead(self.rows * step * self.problem.strides[name][-2] * SIZES[self.problem.dtype])
 
     @property
@@ -139,7 +139,7 @@ class PlaneRowsPlan(PlaneDataPlan):
         PlaneDataPlan.validate(self)
         assert self.masks
         assert not self.problem.accumulate
-        assert self.problem.strides[self.solved][-1] == 1
+        assert self.problem.strides[self.problem.solved][-1] == 1
         assert len(self.axes) > 2
         assert self.vectors == 1
         assert self.grid[-2] == 1

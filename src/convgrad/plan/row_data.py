@@ -66,14 +66,14 @@ class RowDataPlan(FoldedPlan):
     def fetches_rows(self) -> bool:
         """Whether tiles ask for what the next ones read: of rows apart from each other, which L2 does not hold."""
         p = self.problem
-        large = SIZES[p.dtype] * prod(p.shapes["x" if self.solves_y else "y"]) > KEPT_BYTES
+        large = p.bytes_of(p.given) > KEPT_BYTES
         return large and (self.axes[-1].in_step > 1 or len(self.axes) == 2)
 
     @property
     def slides(self) -> bool:
         """Whether vectors that would cross cache lines are made of the two around them: where rows begin with lines."""
         p = self.problem
-        given = p.x_strides if self.solves_y else p.y_strides
+        given = p.strides[p.given]
         lines = p.dtype == self.compute and self.lanes * SIZES[self.compute] == LINE
         row = self.axes[-1]
         even = all(n % self.lanes == 0 for n in (*given[:-1], row.in_extent))
@@ -122,7 +122,7 @@ class RowDataPlan(FoldedPlan):
         if self.written_phases == 1 or self.writes_in_place or p.accumulate or p.out_dtype != self.compute:
             return super(FoldedPlan, self).past_caches
         batch, _, channel, *spatial = p.x_strides
-        large = SIZES[p.out_dtype] * prod(p.shapes["x"]) >= PAST_CACHES_BYTES
+        large = p.bytes_of("x") >= PAST_CACHES_BYTES
         dense = tuple(spatial) == row_major(p.x_extent, 1)
         return (
             large
@@ -165,7 +165,7 @@ class RowDataPlan(FoldedPlan):
         assert self.block[-1] % self.tile[-1] == 0
         assert len(self.axes[-1].phases) == 1
         assert self.axes[-1].phases[0].taps
-        assert (p.x_strides if self.solves_y else p.y_strides)[-1] == 1
+        assert p.strides[p.given][-1] == 1
         assert self.phases == 1 or not self.writes_in_place or self.written_phases > 1
         assert self.phases == 1 or not self.writes_in_place or self.unfolded.x_strides[-1] == 1
         assert self.phases == 1 or (self.width % self.phases == 0 == self.out_channels % self.width)

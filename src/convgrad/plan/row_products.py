@@ -78,7 +78,7 @@ class RowProductsPlan(DataPlan):
     def fetched_ahead(self) -> int:
         """Bytes by which rows of weights are asked for before they are read: of those that L3 hardly holds."""
         p = self.problem
-        return AHEAD_BYTES if SIZES[p.dtype] * prod(p.shapes["w"]) > FAR_INPUT else 0
+        return AHEAD_BYTES if p.bytes_of("w") > FAR_INPUT else 0
 
     @property
     def may_pack_weights(self) -> bool:

@@ -121,7 +121,7 @@ class WeightsPlan(WeightsSlabs):
         together = SIZES[self.compute] // SIZES[p.out_dtype]
         aligned = self.vectors % together == 0 and all(step % (together * self.lanes) == 0 for step in steps)
         lines = SIZES[p.out_dtype] * self.width % LINE == 0 or p.batch * prod(p.y_extent) >= SLOW_WINDOWS
-        large = SIZES[p.out_dtype] * prod(p.shapes["w"]) >= PAST_CACHES_BYTES
+        large = p.bytes_of("w") >= PAST_CACHES_BYTES
         return self.straight and aligned and lines and large
 
     @property

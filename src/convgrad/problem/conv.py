@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
+
 Ints = tuple[int, ...]
 
 
@@ -72,6 +74,25 @@ class ConvProblem:
             "w": (self.groups, self.y_channels, self.x_channels, *self.taps),
             "y": (self.batch, self.groups, self.y_channels, *self.y_extent),
         }
+
+    @property
+    def solved(self) -> str:
+        """The tensor that is computed."""
+        return self.unknown.value
+
+    @property
+    def given(self) -> str:
+        """The tensor that X or Y is computed of, with the weights."""
+        assert self.unknown is not Unknown.W
+        return "x" if self.unknown is Unknown.Y else "y"
+
+    def dtype_of(self, tensor: str) -> str:
+        """Of storage of x, w or y."""
+        return self.out_dtype if tensor == self.solved else self.dtype
+
+    def bytes_of(self, tensor: str) -> int:
+        """Of all elements of x, w or y."""
+        return SIZES[self.dtype_of(tensor)] * prod(self.shapes[tensor])
 
     @property
     def strides(self) -> dict[str, Ints]:

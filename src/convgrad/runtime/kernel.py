@@ -129,7 +129,7 @@ class Kernel:
         if not self._replaced:
             self.prepare()(x, w, y, bias)
             return
-        p, unknown = self.problem, self.problem.unknown.value
+        p, unknown = self.problem, self.problem.solved
         try:
             self.prepare()(x, w, y, bias)
         except KeyboardInterrupt:

@@ -114,7 +114,7 @@ class _Arrays:
     def __init__(self, problem: ConvProblem) -> None:
         strides = problem.strides | {"bias": (problem.bias_stride,)}
         shapes = problem.shapes | {"bias": (problem.bias_length,)}
-        results = {problem.unknown.value, "bias" if problem.bias_gradient else ""}
+        results = {problem.solved, "bias" if problem.bias_gradient else ""}
         self.held: list[np.ndarray] = []
         self.addresses: Addresses = tuple(  # type: ignore[assignment]
             self._add(shapes[name], strides[name], problem.out_dtype if name in results else problem.dtype)
