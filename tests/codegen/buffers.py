@@ -7,6 +7,7 @@ written, or read from a place that holds none, shows in the result.
 
 import ctypes
 import mmap
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -16,12 +17,18 @@ FILL = 0xFF
 _PROT_NONE = 0
 
 
-def _protect(address, length):
-    """Where the system has no such call, edges are redzones only."""
+@cache
+def _mprotect():
+    """The system's call; where there is none, edges are redzones only."""
     mprotect = getattr(ctypes.CDLL(None) if hasattr(mmap, "PROT_READ") else None, "mprotect", None)
-    if mprotect is not None:
-        mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        assert mprotect(address, length, _PROT_NONE) == 0
+    if mprotect is None:
+        return lambda *_: 0
+    mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return mprotect
+
+
+def _protect(address, length):
+    assert _mprotect()(address, length, _PROT_NONE) == 0
 
 
 class Buffer:

@@ -36,27 +36,29 @@ MOST_PRODUCTS = 150_000
 def solve(problem, x, w, y):
     """The unknown in float64: one contraction per tap over the windows that meet the image."""
     letters = "pqrstu"[: problem.rank]
-    result = np.zeros(problem.shapes[problem.unknown.value])
+    result = np.zeros(problem.shapes[problem.solved])
+    axes = list(zip(problem.x_extent, problem.y_extent, problem.stride, strict=True))
     for tap in product(*map(range, problem.taps)):
-        windows, pixels = [], []
-        for n, r in enumerate(tap):
-            p = np.arange(problem.y_extent[n])
-            q = problem.stride[n] * p + problem.dilation[n] * r - problem.pad_low[n]
-            meets = (q >= 0) & (q < problem.x_extent[n])
-            windows.append(p[meets])
-            pixels.append(q[meets])
-        at_x = (slice(None),) * 3, np.ix_(*pixels)
-        at_y = (slice(None),) * 3, np.ix_(*windows)
+        offsets = [d * r - low for d, r, low in zip(problem.dilation, tap, problem.pad_low, strict=True)]
+        met = [_met(*axis, offset) for axis, offset in zip(axes, offsets, strict=True)]
+        at_x, at_y = ((..., *slices) for slices in zip(*met, strict=True))
         at_w = (slice(None),) * 3 + tap
         if problem.unknown is Unknown.Y:
-            part = np.einsum(f"ngc{letters},gkc->ngk{letters}", x[at_x[0] + at_x[1]], w[at_w])
-            result[at_y[0] + at_y[1]] += part
+            result[at_y] += np.einsum(f"ngc{letters},gkc->ngk{letters}", x[at_x], w[at_w])
         elif problem.unknown is Unknown.X:
-            part = np.einsum(f"ngk{letters},gkc->ngc{letters}", y[at_y[0] + at_y[1]], w[at_w])
-            result[at_x[0] + at_x[1]] += part  # a tap meets every pixel once
+            result[at_x] += np.einsum(f"ngk{letters},gkc->ngc{letters}", y[at_y], w[at_w])
         else:
-            result[at_w] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x[at_x[0] + at_x[1]], y[at_y[0] + at_y[1]])
+            result[at_w] = np.einsum(f"ngc{letters},ngk{letters}->gkc", x[at_x], y[at_y])
     return result
+
+
+def _met(image, windows, stride, offset):
+    """Elements i · stride + offset of an image, and the windows i that meet them."""
+    first = max(0, -(offset // stride))
+    stop = min(windows, (image - 1 - offset) // stride + 1)
+    if first >= stop:
+        return slice(0), slice(0)
+    return slice(first * stride + offset, (stop - 1) * stride + offset + 1, stride), slice(first, stop)
 
 
 # --- the check

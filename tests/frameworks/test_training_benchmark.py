@@ -1,6 +1,7 @@
 """The benchmark of whole training steps: its networks are the published ones, it counts right, and it is not fooled."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,12 @@ from torch.nn import functional as F  # noqa: E402
 
 import convgrad.torch  # noqa: E402
 from convgrad.cli.problem_string import parse  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def no_garbage(monkeypatch):
+    """A run collects it before each step, for the sake of timings; that takes longer the more tests came before."""
+    monkeypatch.setattr(training, "gc", SimpleNamespace(collect=lambda: 0))
 
 
 @pytest.fixture(autouse=True)
