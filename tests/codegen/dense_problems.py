@@ -8,9 +8,9 @@ X, W, Y = Unknown.X, Unknown.W, Unknown.Y
 
 def problem_of(
     unknown, image, windows, taps, *, channels=(5, 7), groups=1, batch=1, stride=1, dilation=1, low=0, layout="NCX",
-    **others,
+    weights="", **others,
 ):  # fmt: skip
-    """A dense problem in one of the usual layouts; scalars hold for every axis."""
+    """A dense problem in one of the usual layouts, of weights if another one; scalars hold for every axis."""
     rank = len(image)
     c, k = channels
     shapes = {
@@ -19,10 +19,9 @@ def problem_of(
         "y": (batch, groups, k, *windows),
     }
     spatial = tuple(range(3, 3 + rank))
-    orders = {
-        "NCX": {"x": (0, 1, 2, *spatial), "w": (0, 1, 2, *spatial), "y": (0, 1, 2, *spatial)},
-        "NXC": {"x": (0, *spatial, 1, 2), "w": (*spatial, 2, 0, 1), "y": (0, *spatial, 1, 2)},
-    }[layout]
+    of_data = {"NCX": (0, 1, 2, *spatial), "NXC": (0, *spatial, 1, 2)}[layout]
+    of_weights = {"NCX": (0, 1, 2, *spatial), "NXC": (*spatial, 2, 0, 1)}[weights or layout]
+    orders = {"x": of_data, "w": of_weights, "y": of_data}
 
     def each(value):
         return value if isinstance(value, tuple) else (value,) * rank
@@ -32,6 +31,12 @@ def problem_of(
         taps=taps, stride=each(stride), dilation=each(dilation), pad_low=each(low),
         **{f"{name}_strides": strides_in(orders[name], shapes[name]) for name in shapes}, **others,
     )  # fmt: skip
+
+
+def on_axes(unknown, axes, **others):
+    """The same, of axes as a tuple: extents of x and y, taps, strides, dilations and low pads."""
+    *extents, stride, dilation, low = axes
+    return problem_of(unknown, *extents, stride=stride, dilation=dilation, low=low, **others)
 
 
 # --- named problems

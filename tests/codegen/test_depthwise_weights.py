@@ -6,12 +6,13 @@ from math import prod
 import numpy as np
 import pytest
 
+from codegen.dense_problems import on_axes
 from codegen.random_problems import check_plan, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
@@ -35,14 +36,8 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
 
 def problem_of(axes, groups, *, batch=2, c=1, k=1, **more):
     """Dense, with channels last; c and k of a group of x and y."""
-    x, y, taps, stride, dilation, low = axes
-    shapes = {"x": (batch, groups, c, *x), "w": (groups, k, c, *taps), "y": (batch, groups, k, *y)}
-    last = {name: strides_in((0, *range(3, 3 + len(x)), 1, 2), shape) for name, shape in shapes.items()}
-    return ConvProblem(
-        unknown=Unknown.W, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=x, y_extent=y, taps=taps,
-        stride=stride, dilation=dilation, pad_low=low, x_strides=last["x"], y_strides=last["y"],
-        w_strides=strides_in(range(3 + len(x)), shapes["w"]), **more,
-    )  # fmt: skip
+    sizes = {"channels": (c, k), "groups": groups, "batch": batch}
+    return on_axes(Unknown.W, axes, **sizes, layout="NXC", weights="NCX", **more)
 
 
 def plan_of(problem, isa):

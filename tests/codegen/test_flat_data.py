@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import problem_of
 from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, strides_in
 from convgrad.plan.choose import choose, variants
@@ -106,12 +107,9 @@ def test_pairs_of_bf16_exactly(unknown):
         ]
     ):  # fmt: skip
         for c, k, bias in ((4, 4, False), (3, 5, True), (8, 1, False)):
-            shapes = {"x": (2, 2, c, *extent), "w": (2, k, c, *taps), "y": (2, 2, k, *extent)}
-            problem = ConvProblem(
-                unknown=unknown, batch=2, groups=2, x_channels=c, y_channels=k, x_extent=extent, y_extent=extent,
-                taps=taps, stride=(1,) * len(extent), dilation=(1,) * len(extent), pad_low=low, bias=bias,
-                dtype="bf16", out_dtype="bf16",
-                **{f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()},
+            problem = problem_of(
+                unknown, extent, extent, taps, channels=(c, k), groups=2, batch=2, low=low, bias=bias, dtype="bf16",
+                out_dtype="bf16",
             )  # fmt: skip
             plan = flat_plan(problem)
             for vectors in (2, 4):
@@ -131,13 +129,8 @@ def test_pairs_beside_the_image_are_zero():
 
 def resnext(channels, **changes):
     """32 groups, 3x3, rows of 56."""
-    extent = (56, 56)
-    shapes = {"x": (4, 32, channels, *extent), "w": (32, channels, channels, 3, 3), "y": (4, 32, channels, *extent)}
-    strides = {f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()}
-    problem = ConvProblem(
-        unknown=Unknown.Y, batch=4, groups=32, x_channels=channels, y_channels=channels, x_extent=extent,
-        y_extent=extent, taps=(3, 3), stride=(1, 1), dilation=(1, 1), pad_low=(1, 1), **strides,
-    )  # fmt: skip
+    sizes = {"channels": (channels, channels), "groups": 32, "batch": 4}
+    problem = problem_of(Unknown.Y, (56, 56), (56, 56), (3, 3), **sizes, low=1)
     return replace(problem, **changes)
 
 

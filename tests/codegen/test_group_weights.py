@@ -6,12 +6,13 @@ from math import prod
 import numpy as np
 import pytest
 
-from codegen.random_problems import check_plan, strides_in
+from codegen.dense_problems import on_axes
+from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
 AXES = {  # extents of x and y, taps, stride, dilation, low pad
@@ -47,16 +48,8 @@ GROUPS = (
 
 def problem_of(axes, groups, c, k, *, batch=2, first=False, **more):
     """Dense, with channels last, or first."""
-    x, y, taps, stride, dilation, low = axes
-    shapes = {"x": (batch, groups, c, *x), "w": (groups, k, c, *taps), "y": (batch, groups, k, *y)}
-    rank = len(x)
-    order = tuple(range(rank + 3)) if first else (0, *range(3, rank + 3), 1, 2)
-    steps = {name: strides_in(order, shapes[name]) for name in "xy"}
-    return ConvProblem(
-        unknown=Unknown.W, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=x, y_extent=y, taps=taps,
-        stride=stride, dilation=dilation, pad_low=low, x_strides=steps["x"], y_strides=steps["y"],
-        w_strides=strides_in(range(rank + 3), shapes["w"]), **more,
-    )  # fmt: skip
+    sizes = {"channels": (c, k), "groups": groups, "batch": batch}
+    return on_axes(Unknown.W, axes, **sizes, layout="NCX" if first else "NXC", weights="NCX", **more)
 
 
 def plan_of(problem, isa):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_flat_data import ISA, alike_problem, apart, needs_masks, resnext
 from convgrad.plan.choose import choose
@@ -139,12 +140,7 @@ def test_channels_that_windows_reach_into():
 @pytest.mark.parametrize(("taps", "dilation"), [(5, 4), (9, 2)])
 def test_taps_that_read_parts_of_the_same_vector(taps, dilation):
     """The last tap begins where the second vector of the first one does, which a row ends."""
-    shapes = {"x": (1, 1, 2, 5, 37), "w": (1, 2, 2, 1, taps), "y": (1, 1, 2, 5, 21)}
-    problem = ConvProblem(
-        unknown=Unknown.W, batch=1, groups=1, x_channels=2, y_channels=2, x_extent=(5, 37), y_extent=(5, 21),
-        taps=(1, taps), stride=(1, 1), dilation=(1, dilation), pad_low=(0, 0),
-        **{f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()},
-    )  # fmt: skip
+    problem = problem_of(Unknown.W, (5, 37), (5, 21), (1, taps), channels=(2, 2), dilation=(1, dilation))
     _, plan = next(in_place_candidates(problem, machine_for(ISA)))
     assert isinstance(plan, RowWeightsPlan)
     for tile_taps in (plan.tile_taps, taps):
@@ -155,12 +151,9 @@ def test_taps_that_read_parts_of_the_same_vector(taps, dilation):
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_windows_behind_the_image_meet_nothing(dtype):
     """On an outer axis of one tap, without pads before it."""
-    shapes = {"x": (1, 1, 3, 1, 6, 16), "w": (1, 4, 3, 1, 2, 1), "y": (1, 1, 4, 3, 6, 16)}
-    problem = ConvProblem(
-        unknown=Unknown.W, batch=1, groups=1, x_channels=3, y_channels=4, x_extent=(1, 6, 16), y_extent=(3, 6, 16),
-        taps=(1, 2, 1), stride=(1, 1, 1), dilation=(1, 2, 3), pad_low=(0, 1, 0),
-        **{f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()},
-        dtype=dtype, out_dtype="f32",
+    problem = problem_of(
+        Unknown.W, (1, 6, 16), (3, 6, 16), (1, 2, 1), channels=(3, 4), dilation=(1, 2, 3), low=(0, 1, 0), dtype=dtype,
+        out_dtype="f32",
     )  # fmt: skip
     _, plan = next(in_place_candidates(problem, machine_for(ISA)))
     assert plan.axes[1].clipped

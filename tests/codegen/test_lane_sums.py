@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import on_axes
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
@@ -12,7 +13,7 @@ from convgrad.plan.choose import choose, variants
 from convgrad.plan.lane_sums import LaneSumsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import adds_lanes
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
@@ -28,15 +29,8 @@ CHANNELS = ((64, 1), (48, 2), (16, 3), (33, 2), (80, 4), (64, 5), (128, 7), (29,
 
 def problem_of(axes, unknown, given, solved, *, batch=2, **more):
     """Dense, with channels last."""
-    x, y, taps, stride, dilation, low = axes
-    c, k = (given, solved) if unknown is Unknown.Y else (solved, given)
-    shapes, rank = {"x": (batch, 1, c, *x), "y": (batch, 1, k, *y)}, len(x)
-    steps = {name: strides_in((0, *range(3, rank + 3), 1, 2), shape) for name, shape in shapes.items()}
-    return ConvProblem(
-        unknown=unknown, batch=batch, groups=1, x_channels=c, y_channels=k, x_extent=x, y_extent=y, taps=taps,
-        stride=stride, dilation=dilation, pad_low=low, x_strides=steps["x"], y_strides=steps["y"],
-        w_strides=strides_in(range(rank + 3), (1, k, c, *taps)), **more,
-    )  # fmt: skip
+    channels = (given, solved) if unknown is Unknown.Y else (solved, given)
+    return on_axes(unknown, axes, channels=channels, batch=batch, layout="NXC", weights="NCX", **more)
 
 
 def plan_of(problem, isa):

@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.random_problems import check_plan, strides_in
+from codegen.dense_problems import problem_of
+from codegen.random_problems import check_plan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.patch_data import PatchDataPlan
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 
 ISAS = [
     pytest.param(isa, marks=pytest.mark.skipif(why_not(isa) is not None, reason=f"no {isa} here: {why_not(isa)}"))
@@ -20,13 +21,9 @@ ISAS = [
 def patches(batch=1, groups=1, c=3, k=64, grid=(4, 5), taps=(16, 16), dtype="f32", **changes):
     """Windows of so many taps, side by side."""
     extent = tuple(n * r for n, r in zip(grid, taps, strict=True))
-    shapes = {"x": (batch, groups, c, *extent), "w": (groups, k, c, *taps), "y": (batch, groups, k, *grid)}
-    strides = {f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()}
-    ones = (1,) * len(grid)
-    problem = ConvProblem(
-        unknown=Unknown.X, batch=batch, groups=groups, x_channels=c, y_channels=k, x_extent=extent, y_extent=grid,
-        taps=taps, stride=taps, dilation=ones, pad_low=(0,) * len(grid), dtype=dtype, **strides,
-    )  # fmt: skip
+    problem = problem_of(
+        Unknown.X, extent, grid, taps, channels=(c, k), groups=groups, batch=batch, stride=taps, dtype=dtype
+    )
     return replace(problem, **changes)
 
 

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.random_problems import altered, check, check_plan, strides_in
+from codegen.dense_problems import on_axes
+from codegen.random_problems import altered, check, check_plan
 from codegen.test_planes import plane_problem
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build
 
 ISA = "avx512"
@@ -41,13 +42,7 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
 
 def problem_of(unknown, axes, *, batch=2, groups=3, **more):
     """Dense, with channels first."""
-    x, y, taps, stride, dilation, low = axes
-    shapes = {"x": (batch, groups, 1, *x), "w": (groups, 1, 1, *taps), "y": (batch, groups, 1, *y)}
-    dense = {f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()}
-    return ConvProblem(
-        unknown=unknown, batch=batch, groups=groups, x_channels=1, y_channels=1, x_extent=x, y_extent=y, taps=taps,
-        stride=stride, dilation=dilation, pad_low=low, **dense, **more,
-    )  # fmt: skip
+    return on_axes(unknown, axes, channels=(1, 1), batch=batch, groups=groups, **more)
 
 
 def rows_plan(problem, isa=ISA):

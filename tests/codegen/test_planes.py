@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import problem_of
 from codegen.random_problems import _axis, check, strides_for, strides_in
 from convgrad.dtypes import COMPUTE
 from convgrad.plan.choose import variants
@@ -82,12 +83,8 @@ def test_whole_tiles_of_16_bits_are_written_from_registers(isa, dtype, stride):
     """And parts of tiles by way of memory: rows that fill tiles, and longer ones."""
     for columns in (64, 70):
         x, y = (stride * 12, stride * columns), (12, columns)
-        shapes = {"x": (2, 3, 1, *x), "w": (3, 1, 1, 3, 3), "y": (2, 3, 1, *y)}
-        dense = {f"{name}_strides": strides_in(range(len(shape)), shape) for name, shape in shapes.items()}
-        problem = ConvProblem(
-            unknown=Unknown.X, batch=2, groups=3, x_channels=1, y_channels=1, x_extent=x, y_extent=y, taps=(3, 3),
-            stride=(stride, stride), dilation=(1, 1), pad_low=(1, 1), dtype=dtype, out_dtype=dtype, **dense,
-        )  # fmt: skip
+        sizes = {"channels": (1, 1), "groups": 3, "batch": 2, "stride": stride, "low": 1}
+        problem = problem_of(Unknown.X, x, y, (3, 3), **sizes, dtype=dtype, out_dtype=dtype)
         variant = plane_variant(problem, isa)
         plan = list(variants(problem, machine_for(isa)))[variant]
         assert plan.direct_if_whole

@@ -5,16 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen import dense_problems
 from codegen.dot_cases import EMULATED, HERE, needs_dots
 from codegen.emitted import load_here
 from codegen.matrix_checks import check_one_number, run
-from codegen.random_problems import check_plan, strides_in
+from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import multiplies_rows
 from convgrad.plan.row_products import DotRowProductsPlan, RowProductsPlan
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
@@ -33,14 +34,8 @@ SHAPES = {
 
 def problem_of(batch, groups, given, solved, taps, **more):
     """Dense, with channels first."""
-    shapes = {"x": (batch, groups, given, *taps), "w": (groups, solved, given, *taps)}
-    y, ones, zeros = (batch, groups, solved, *[1] * len(taps)), (1,) * len(taps), (0,) * len(taps)
-    steps = {name: strides_in(range(len(shape)), shape) for name, shape in (shapes | {"y": y}).items()}
-    return ConvProblem(
-        unknown=Unknown.Y, batch=batch, groups=groups, x_channels=given, y_channels=solved, x_extent=taps,
-        y_extent=ones, taps=taps, stride=ones, dilation=ones, pad_low=zeros, x_strides=steps["x"],
-        w_strides=steps["w"], y_strides=steps["y"], **more,
-    )  # fmt: skip
+    sizes = {"channels": (given, solved), "groups": groups, "batch": batch}
+    return dense_problems.problem_of(Unknown.Y, taps, (1,) * len(taps), taps, **sizes, **more)
 
 
 def plan_of(problem, isa):

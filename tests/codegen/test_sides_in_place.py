@@ -6,7 +6,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from codegen.random_problems import check_plan, strides_in
+from codegen import dense_problems
+from codegen.random_problems import check_plan
 from codegen.test_flat_data import ISA
 from convgrad.codegen import weights_ahead
 from convgrad.codegen.lower import lower
@@ -14,25 +15,16 @@ from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for
 from convgrad.plan.sides_in_place import ways_in_place
 from convgrad.plan.weights import WeightsPlan
-from convgrad.problem.conv import ConvProblem, Unknown
-
-ORDERS = {"NCX": (0, 1, 2, 3, 4), "NXC": (0, 3, 4, 1, 2)}
+from convgrad.problem.conv import Unknown
 
 
 def problem_of(channels, image, *, order="NCX", groups=1, batch=1, taps=(1, 1), stride=1, low=0, **others):
     """Dense; windows as many as the image and its pads hold."""
     windows = tuple((extent + 2 * low - r) // stride + 1 for extent, r in zip(image, taps, strict=True))
-    shapes = {
-        "x": (batch, groups, channels[0], *image),
-        "w": (groups, channels[1], channels[0], *taps),
-        "y": (batch, groups, channels[1], *windows),
-    }
-    strides = {n: strides_in(ORDERS["NCX"] if n == "w" else ORDERS[order], shape) for n, shape in shapes.items()}
-    return ConvProblem(
-        unknown=Unknown.W, batch=batch, groups=groups, x_channels=channels[0], y_channels=channels[1],
-        x_extent=tuple(image), y_extent=windows, taps=taps, stride=(stride,) * 2, dilation=(1, 1), pad_low=(low,) * 2,
-        **{f"{name}_strides": value for name, value in strides.items()}, **others,
-    )  # fmt: skip
+    sizes = {"channels": channels, "groups": groups, "batch": batch, "stride": stride, "low": low}
+    return dense_problems.problem_of(
+        Unknown.W, tuple(image), windows, taps, **sizes, layout=order, weights="NCX", **others
+    )
 
 
 def plans_in_place(problem, machine):

@@ -5,13 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.random_problems import altered, check_plan, strides_in
+from codegen.dense_problems import on_axes
+from codegen.random_problems import altered, check_plan
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
@@ -20,16 +21,8 @@ GROUPS = ((4, 4), (3, 8), (9, 2), (5, 8), (17, 4))  # and channels of each
 
 def problem_of(axes, unknown, groups, channels, *, batch=2, first=False, **more):
     """Dense, with channels last, or first."""
-    x, y, taps, stride, dilation, low = axes
-    shapes = {"x": (batch, groups, channels, *x), "y": (batch, groups, channels, *y)}
-    rank = len(x)
-    order = tuple(range(rank + 3)) if first else (0, *range(3, rank + 3), 1, 2)
-    steps = {name: strides_in(order, shapes[name]) for name in "xy"}
-    return ConvProblem(
-        unknown=unknown, batch=batch, groups=groups, x_channels=channels, y_channels=channels, x_extent=x, y_extent=y,
-        taps=taps, stride=stride, dilation=dilation, pad_low=low, x_strides=steps["x"], y_strides=steps["y"],
-        w_strides=strides_in(range(rank + 3), (groups, channels, channels, *taps)), **more,
-    )  # fmt: skip
+    sizes = {"channels": (channels, channels), "groups": groups, "batch": batch}
+    return on_axes(unknown, axes, **sizes, layout="NCX" if first else "NXC", weights="NCX", **more)
 
 
 def plan_of(problem, isa):

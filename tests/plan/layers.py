@@ -2,27 +2,20 @@
 
 import pytest
 
-from codegen.random_problems import strides_in
+from codegen import dense_problems
 from convgrad.plan.machine import LEVELS
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 
 each_level = pytest.mark.parametrize("isa", LEVELS)
 
 
 def problem_of(unknown, *, channels, image, windows, taps, stride=1, dilation=1, low=0, groups=1, batch=1, nxc=False):
     """Dense, and square."""
-    shapes = {
-        "x": (batch, groups, channels[0], image, image),
-        "w": (groups, channels[1], channels[0], taps, taps),
-        "y": (batch, groups, channels[1], windows, windows),
-    }
-    order = (0, 3, 4, 1, 2) if nxc else (0, 1, 2, 3, 4)
-    strides = {name: strides_in((0, 1, 2, 3, 4) if name == "w" else order, shape) for name, shape in shapes.items()}
-    return ConvProblem(
-        unknown=unknown, batch=batch, groups=groups, x_channels=channels[0], y_channels=channels[1],
-        x_extent=(image,) * 2, y_extent=(windows,) * 2, taps=(taps,) * 2, stride=(stride,) * 2,
-        dilation=(dilation,) * 2, pad_low=(low,) * 2, **{f"{name}_strides": value for name, value in strides.items()},
-    )  # fmt: skip
+    sizes = {"channels": channels, "groups": groups, "batch": batch, "stride": stride, "dilation": dilation, "low": low}
+    layout = "NXC" if nxc else "NCX"
+    return dense_problems.problem_of(
+        unknown, (image,) * 2, (windows,) * 2, (taps,) * 2, **sizes, layout=layout, weights="NCX"
+    )
 
 
 LAYERS = {

@@ -9,14 +9,14 @@ import pytest
 
 from cases import shared
 from codegen.dense_problems import problem_of as exact_problem
-from codegen.random_problems import random_problem, strides_in
+from codegen.random_problems import random_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.conv import Unknown
 from convgrad.runtime import set_num_threads
 from convgrad.runtime.threads import team
 from plan.layers import TABLE, each_level, problem_of
@@ -108,20 +108,10 @@ def layer_problem(layer, unknown, nxc):
     image, window = ("in", "out") if layer["kind"] == "conv" else ("out", "in")
     extents = {side: tuple(layer[f"{name}_spatial"]) for side, name in (("x", image), ("y", window))}
     channels = {side: layer[f"{name[0]}c"] // layer["groups"] for side, name in (("x", image), ("y", window))}
-    batch, groups, taps = layer["mb"], layer["groups"], tuple(layer["kernel"])
-    shapes = {
-        "x": (batch, groups, channels["x"], *extents["x"]),
-        "w": (groups, channels["y"], channels["x"], *taps),
-        "y": (batch, groups, channels["y"], *extents["y"]),
-    }
-    plain = tuple(range(3 + len(taps)))
-    order = (0, *plain[3:], 1, 2) if nxc else plain
-    strides = {name: strides_in(plain if name == "w" else order, shape) for name, shape in shapes.items()}
-    return ConvProblem(
-        unknown=unknown, batch=batch, groups=groups, x_channels=channels["x"], y_channels=channels["y"],
-        x_extent=extents["x"], y_extent=extents["y"], taps=taps, stride=tuple(layer["strides"]),
-        dilation=tuple(layer["dilations"]), pad_low=tuple(layer["pads_begin"]),
-        **{f"{name}_strides": value for name, value in strides.items()},
+    return exact_problem(
+        unknown, extents["x"], extents["y"], tuple(layer["kernel"]), channels=(channels["x"], channels["y"]),
+        groups=layer["groups"], batch=layer["mb"], stride=tuple(layer["strides"]), dilation=tuple(layer["dilations"]),
+        low=tuple(layer["pads_begin"]), layout="NXC" if nxc else "NCX", weights="NCX",
     )  # fmt: skip
 
 
