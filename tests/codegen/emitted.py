@@ -38,11 +38,12 @@ def load_here(module, machine):
     return jit.load(jit.compile_ir(module.ir, machine), tuple(symbols))
 
 
-def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None):
+def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None, beyond=()):
     """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
 
     `arrays` are x, w, y and bias, or None for none; `loaded` is what `load_here` gave, for a kernel that runs often.
-    `shared` is the shared memory of the kernel that this one is the fallback of, as that has left it.
+    `shared` is the shared memory of the kernel that this one is the fallback of, as that has left it; `beyond` are
+    numbers behind the record of the call.
     Returns the symbols of the stages that were run, those of the fallback with "again." before them.
     """
     addresses, keep = loaded or load_here(module, machine)
@@ -54,7 +55,8 @@ def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None):
     fields |= {"shared": shared.address, "scratch": scratch.address}
     ran = []
     for number, stage in enumerate((*module.stages, None)):
-        call = (ctypes.c_int64 * len(CALL_FIELDS))(*(fields.get(name, 0) for name in CALL_FIELDS))
+        record = [*(fields.get(name, 0) for name in CALL_FIELDS), *beyond]
+        call = (ctypes.c_int64 * len(record))(*record)
         if module.fallback and number == module.fallback.after and is_bad(addresses[VERDICT], call):
             again, code = fallback_here(module.fallback, machine)
             return ran + [

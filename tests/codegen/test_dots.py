@@ -162,7 +162,8 @@ def test_rows_of_windows_may_be_sums_of_their_own(problem, isa):
     plan = replace(plan_of(problem, isa), rows_apart=True)
     every = tuple(axis.windows for axis in plan.axes)
     assert plan.depth == -(-plan.block[-1] // 2) * 2
-    for block in (plan.block, every, (1, *every[1:]), (1, *[2] * (len(every) - 2), every[-1]), (1,) * len(every)):
+    blocks = (every, (1, *every[1:]), (1,) * len(every), (1, *[2] * (len(every) - 2), every[-1]), plan.block)
+    for block in dict.fromkeys(blocks if isa == HERE[-1] else blocks[1:3]):
         check_plan(problem, replace(plan, block=block), machine_for(isa))
         check_plan(problem, replace(plan, block=block, rows_apart=False), machine_for(isa))
 

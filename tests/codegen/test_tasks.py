@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
-from codegen.emitted import each_isa, outer_isas, run_here
+from codegen.emitted import each_isa, load_here, outer_isas, run_here
 from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import random_problem, rebuilding
 from convgrad.codegen.lower import lower
+from convgrad.codegen.module import CALL_FIELDS
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
@@ -20,20 +21,32 @@ from convgrad.plan.machine import machine_for
 CLAIMED = re.compile(r"call void @(\w+)\.task\(i64 (%\w+), ")
 
 
-def backwards(module):
-    """The same kernel, whose stages take their last task first."""
+def either_way(module):
+    """The same kernel, whose stages take their last task first where the number behind the record of a call is one."""
     tasks = {stage.symbol: stage.tasks for stage in module.stages}
 
     def reversed_call(match):
         symbol, number = match.groups()
-        return f"%back = sub i64 {tasks[symbol] - 1}, {number}\n  call void @{symbol}.task(i64 %back, "
+        return f"""%asked = getelementptr i64, ptr %call, i64 {len(CALL_FIELDS)}
+  %way = load i64, ptr %asked
+  %is_back = icmp eq i64 %way, 1
+  %back = sub i64 {tasks[symbol] - 1}, {number}
+  %which = select i1 %is_back, i64 %back, i64 {number}
+  call void @{symbol}.task(i64 %which, """
 
     ir, changed = CLAIMED.subn(reversed_call, module.ir)
     assert changed == len(module.stages)
     return replace(module, ir=ir)
 
 
-def solved(problem, plan, machine, change=lambda module: module):
+def solved_either_way(problem, plan, machine):
+    """The bits of the results by the same code, whose tasks are taken in order, and last one first."""
+    module = either_way(lower(plan))
+    loaded = load_here(module, machine)
+    return [solved(problem, module, machine, loaded=loaded, beyond=(way,)) for way in (0, 1)]
+
+
+def solved(problem, module, machine, **how):
     """The bits of the results, of inputs with fractions, so that any other order of a sum shows."""
     rng, unknown = np.random.default_rng(7), problem.unknown.value
     arrays = {}
@@ -49,7 +62,7 @@ def solved(problem, plan, machine, change=lambda module: module):
         if problem.bias or problem.accumulate:
             bias.view[...] = rng.standard_normal(problem.bias_length).astype(dtype)
         results += [bias] if problem.bias_gradient else []
-    run_here(change(lower(plan)), machine, [*(arrays[name] for name in "xwy"), bias])
+    run_here(module, machine, [*(arrays[name] for name in "xwy"), bias], **how)
     return np.concatenate([result.buffer.bytes for result in results])
 
 
@@ -58,8 +71,7 @@ def solved(problem, plan, machine, change=lambda module: module):
 def test_the_order_of_tasks_does_not_matter(problem, isa):
     machine = machine_for(isa)
     for plan in variants(problem, machine):
-        forwards, back = (solved(problem, plan, machine, change) for change in (lambda module: module, backwards))
-        np.testing.assert_array_equal(forwards, back, err_msg=str(plan))
+        np.testing.assert_array_equal(*solved_either_way(problem, plan, machine), err_msg=str(plan))
 
 
 @each_isa
@@ -68,8 +80,9 @@ def test_the_order_of_tasks_does_not_matter_for_random_problems(isa):
     for seed in range(7000, 7040):
         problem = random_problem(np.random.default_rng(seed))
         plan = next(iter(variants(problem, machine)))
-        forwards, back = (solved(problem, plan, machine, change) for change in (lambda module: module, backwards))
-        np.testing.assert_array_equal(forwards, back, err_msg=f"{isa}: {rebuilding(problem)}")
+        np.testing.assert_array_equal(
+            *solved_either_way(problem, plan, machine), err_msg=f"{isa}: {rebuilding(problem)}"
+        )
 
 
 @outer_isas
@@ -82,20 +95,23 @@ def test_who_packs_the_weights_does_not_matter(problem, dtype, isa):
     for plan in variants(asked, machine):
         if not isinstance(plan, DataPlan) or not plan.may_pack_weights:
             continue
-        first, own = (replace(plan, packs_weights=packs, reads_weights=False) for packs in (False, True))
-        assert [stage.symbol for stage in lower(first).stages] == ["pack", "main"]
-        assert [stage.symbol for stage in lower(own).stages] == ["main"]
+        modules = [lower(replace(plan, packs_weights=packs, reads_weights=False)) for packs in (False, True)]
+        assert [[stage.symbol for stage in module.stages] for module in modules] == [["pack", "main"], ["main"]]
         watched = plan.ON_UNITS  # two numbers of every panel and every task
         panels = plan.group_blocks * plan.lane_blocks * plan.i_blocks
-        assert lower(own).shared_bytes == (-(-8 * (panels + prod(plan.grid)) // 64) * 64 if watched else 0)
-        np.testing.assert_array_equal(solved(asked, first, machine), solved(asked, own, machine), err_msg=str(plan))
+        assert modules[1].shared_bytes == (-(-8 * (panels + prod(plan.grid)) // 64) * 64 if watched else 0)
+        first, own = (solved(asked, module, machine) for module in modules)
+        np.testing.assert_array_equal(first, own, err_msg=str(plan))
 
 
 def test_backwards_is_another_order():
-    """So the tests above compare something: the last panel of weights is packed first."""
-    plan = next(iter(variants(KINDS["tasks pack weights for others"][0], machine_for("portable"))))
-    module = lower(plan)
+    """So the tests above compare something: a kernel whose first task is its last one all over is found out."""
+    problem, machine = KINDS["tasks pack weights for others"][0], machine_for("portable")
+    module = either_way(lower(next(iter(variants(problem, machine)))))
     assert [stage.symbol for stage in module.stages] == ["pack", "main"]
-    changed = backwards(module).ir
-    for stage in module.stages:
-        assert f"sub i64 {stage.tasks - 1}, " in changed
+    broken, changed = re.subn(r"%back = sub i64 (\d+), %\w+", r"%back = add i64 \1, 0", module.ir)
+    assert changed == 2
+    assert min(stage.tasks for stage in module.stages) > 1
+    forwards, back = (solved(problem, replace(module, ir=broken), machine, beyond=(way,)) for way in (0, 1))
+    assert not np.array_equal(forwards, back)
+    np.testing.assert_array_equal(forwards, solved(problem, module, machine, beyond=(1,)))
