@@ -35,7 +35,12 @@ def compile_function(isa, arguments, body):
 def load_here(module, machine):
     """The addresses of the stages of a kernel, and what keeps them there."""
     symbols = [stage.symbol for stage in module.stages] + [VERDICT] * bool(module.fallback)
-    return jit.load(jit.compile_ir(module.ir, machine), tuple(symbols))
+    return _loaded(module.ir, machine, tuple(symbols))
+
+
+@lru_cache(maxsize=256)  # a test meets some kernels again, of other blocks or by other ways to the same code
+def _loaded(ir, machine, symbols):
+    return jit.load(jit.compile_ir(ir, machine), symbols)
 
 
 def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None, beyond=()):
