@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
-from codegen.emitted import compile_function, each_isa
+from codegen.dense_problems import problem_of
+from codegen.emitted import HOST_ISAS, compile_function, each_isa
 from convgrad.codegen.ir_module import index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, FLOATING, numpy_dtype
+from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for
+from convgrad.problem.conv import Unknown
+from convgrad.runtime import jit
 
 SHORT = ("bf16", "f16")
 each_dtype = pytest.mark.parametrize("dtype", FLOATING)
@@ -268,6 +273,18 @@ def test_vectors_are_those_of_the_machine():
         machine = machine_for(isa)
         assert emitter.lanes("f32") == 2 * emitter.lanes("f64") == machine.lanes_f32
         assert (emitter.registers, emitter.fma) == (machine.registers, machine.has_fma)
+
+
+@pytest.mark.skipif("avx512" not in HOST_ISAS, reason="LLVM may know no other processor than this one")
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_code_that_does_without_instructions_for_bf16_is_that_of_the_set_without_them(dtype):
+    """So tests may run what was compiled for the one on the other."""
+    problem = problem_of(Unknown.W, (9, 13), (9, 13), (3, 3), channels=(2, 4), groups=19, dtype=dtype, out_dtype=dtype)
+    irs = {lower(plan).ir for plan in variants(problem, machine_for("avx512"))}
+    irs |= {ir for plan in variants(problem, machine_for("avx512_bf16")) if "bf16" not in (ir := lower(plan).ir)}
+    for ir in irs:
+        one, other = (jit.compile_ir(ir, machine_for(isa)) for isa in ("avx512", "avx512_bf16"))
+        assert one == other
 
 
 @pytest.mark.skipif(not hasattr(mmap, "PROT_READ"), reason="guard pages need mprotect")
