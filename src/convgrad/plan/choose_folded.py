@@ -11,18 +11,8 @@ from convgrad.plan.data import DataPlan
 from convgrad.plan.folded import FoldedPlan, folded
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import (
-    BROADCAST,
-    FMA_PER_CYCLE,
-    LATENCY,
-    LOADS_PER_CYCLE,
-    PART,
-    ROWS_FAR,
-    ROWS_NEAR_BYTES,
-    TILE_OVERHEAD,
-    VECTOR_BYTES,
-    splits,
-)  # fmt: skip
+from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, splits
+from convgrad.plan.tiles_along_outputs import PART, ROWS_FAR, ROWS_NEAR_BYTES, VECTOR_BYTES
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_CHANNELS = 4

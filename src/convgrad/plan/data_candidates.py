@@ -25,12 +25,12 @@ from convgrad.plan.patch_data import patch_data_candidates
 from convgrad.plan.phase_lanes import phase_lanes_candidates
 from convgrad.plan.tiles import (
     TileShape,
-    best_pixel_tile,
     best_sharing_tile,
     best_spread_tile,
     best_tile,
     best_turned_tile,
 )
+from convgrad.plan.tiles_along_outputs import best_pixel_tile
 from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.problem.conv import ConvProblem
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.axes import GatherAxis, Phase
-from convgrad.plan.data_slab import FEW_ROWS, MOST_PARTS, loads_again
 from convgrad.problem.conv import Ints
 
 FMA_PER_CYCLE = 2.0
@@ -16,15 +15,8 @@ SHUFFLES_PER_CYCLE = 1.0  # where they are many; tiles of more rows, which have 
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
-ASKED_FOR = 0.1  # cycles, likewise, for one that was asked for some steps before
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 HIDING, INSIDE = (3, 4), 1.1  # vectors side by side of tiles that hide it; their cycles in a kernel, as a multiple
-UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
-ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
-PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
-VECTOR_BYTES = 64  # or less
-PART_ROWS = 1.1  # cycles, as a multiple, of tiles of parts of several rows: those that they read are many streams
-ROWS_NEAR_BYTES = 10 * 1024  # of them, that are in L1 all the time
 MOST_VECTORS = 6  # side by side in a tile
 UNEVEN = 1.05  # cycles, as a multiple, of blocks of lanes of which the last one has fewer vectors
 SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
@@ -220,7 +212,7 @@ def best_spread_tile(
             reads = ((rows - 1) * stride + taps if kept > 1 else rows * taps) / taps * vectors
             loads = reads * parts + vectors
             tile = (*[1] * len(outer), rows)
-            step = _step_cycles(rows * vectors, 0, loads, shuffles=reads * shuffles)
+            step = step_bound(rows * vectors, 0, loads, shuffles=reads * shuffles)
             tiles = _tiles(counts, tile) * blocks
             cycles = tiles * (depth * step + TILE_OVERHEAD + rows * vectors)
             if best is None or cycles < best[0]:
@@ -245,7 +237,7 @@ def best_turned_tile(
 
     def cycles(tile: Ints) -> float:
         positions = prod(tile)
-        step = _step_cycles(positions * channels, 0, positions + channels)
+        step = step_bound(positions * channels, 0, positions + channels)
         turn = positions * 2 * channels / FMA_PER_CYCLE  # shuffles and sums
         return _tiles(counts, tile) * blocks * (taps * step + TURNED_OVERHEAD + turn)
 
@@ -253,70 +245,18 @@ def best_turned_tile(
     return TileShape(tile, lanes, cycles(tile))
 
 
-def best_pixel_tile(
-    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, lines: bool
-) -> TileShape:  # fmt: skip
-    """The cheapest tile with vectors along the innermost axis, which are cache `lines` or not."""
-    given, solved = channels
-    best: TileShape | None = None
-    *outer, inner = (axis.count for axis in axes)
-    crossing = _crossing(axes[-1], lanes)
-    in_parts = axes[-1].in_step == len(axes[-1].phases) == 1  # tiles may be parts of several rows
-    rows_read = given * prod(axis.taps for axis in axes[:-1])
-    once = all(axis.taps == 1 for axis in axes)
-    for width in cuts(solved, registers // 2):
-        most = (registers - 2) // (width + 1)  # a row of B, a splat
-        blocks = -(-solved // width)
-        for vectors in range(1, most + 1):
-            if vectors > 1 and (vectors - 1) * lanes >= inner:
-                break
-            whole = vectors * lanes >= inner
-            rests = splits(tuple(outer), most // vectors) if whole or (in_parts and width > 1) else ()
-            if not whole:
-                rests = [(1,) * len(outer), *(rest for rest in rests if rest[0] == 1 < prod(rest))]
-            for rest in rests:
-                tile = (*rest, vectors * lanes)
-                columns = prod(rest) * vectors
-                far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-                if once and not crossing and width >= FEW_ROWS:
-                    step = max(width * columns / FMA_PER_CYCLE, NUMBER * width + VECTOR * columns, LATENCY)
-                    step += ASKED_FOR * columns
-                elif lines and loads_again(width, columns) and axes[-1].in_step == 1 < axes[-1].taps <= MOST_PARTS:
-                    step = _step_cycles(width * columns, width, columns, far * columns + PART, columns * crossing)
-                else:
-                    loads = 1 + (UNALIGNED - 1) * crossing
-                    step = _step_cycles(width * columns, width, columns * loads, far * columns)
-                cycles = blocks * _sweep_cycles(axes, tile, given * step, width * columns)
-                cycles *= 1.0 if whole or columns == vectors else PART_ROWS
-                if best is None or cycles < best.cycles:
-                    best = TileShape(tile, width, cycles)
-    assert best is not None
-    return best
-
-
-def _crossing(axis: GatherAxis, lanes: int) -> float:
-    """The share of taps whose vectors along an axis begin inside a line; those of the first one begin with it."""
-    start = axis.reach[0] - axis.reach[0] % axis.in_step
-    places = [
-        (phase.offset + t * axis.offset_step - start) // axis.in_step
-        for phase in axis.phases
-        for t in range(phase.taps)
-    ]
-    return sum(place % lanes != 0 for place in places) / max(1, len(places))
-
-
 def _tiles(counts: Ints, tile: Ints) -> int:
     return prod(-(-count // size) for count, size in zip(counts, tile, strict=True))
 
 
-def _sweep_cycles(axes: tuple[GatherAxis, ...], tile: Ints, at_a_tap: float, products: int) -> float:
+def sweep_cycles(axes: tuple[GatherAxis, ...], tile: Ints, at_a_tap: float, products: int) -> float:
     """Of all tiles of a block of channels, of which each takes so many cycles at every tap that it meets."""
     visits = prod(axis.visits(size) for axis, size in zip(axes, tile, strict=True))
     tiles = prod(axis.tiles(size) for axis, size in zip(axes, tile, strict=True))
     return visits * at_a_tap + tiles * (TILE_OVERHEAD + products)
 
 
-def _step_cycles(
+def step_bound(
     products: int, broadcasts: int, loads: float, fetch: float = 0.0, shuffles: float = 0.0
 ) -> float:  # fmt: skip
     """Of one step of a sum: the slowest of multiply-adds, loads and the latency of a chain of sums."""
