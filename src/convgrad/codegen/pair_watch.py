@@ -1,4 +1,4 @@
-"""What dot products need that read bf16 where it lies: a look at the numbers on the way, and what takes over."""
+"""What dot products need that read bf16 where it lies: tasks look at the numbers on the way, and say what they saw."""
 
 from __future__ import annotations
 
