@@ -103,6 +103,11 @@ class Copy:
         return self.pieces is not None
 
     @property
+    def converts(self) -> bool:
+        """Whether numbers change as they are read."""
+        return self.src_dtype != self.compute
+
+    @property
     def square_room(self) -> Value | None:
         """Memory for one, if there is some."""
         return self.pieces.room if self.pieces is not None else None

@@ -69,7 +69,7 @@ class GroupDotSums(WatchedPairs, GroupSums):
     def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
         """Two images, and the last one of an odd number with zeros."""
         p, (pairs, *others) = self.plan.problem, dims
-        copy = paired_copy(self.isa, self.watch.of(tensor), self.room, p.strides[tensor][0])
+        copy = paired_copy(self.isa, p.dtype, self.watch.of(tensor), self.room, p.strides[tensor][0])
         whole, odd = pairs.extent, p.batch % PAIR
         if odd:
             whole = b.minimum(whole, b.sub(p.batch // PAIR, self.first_pair))

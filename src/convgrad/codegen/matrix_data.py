@@ -74,7 +74,7 @@ class MatrixStages(WatchedStages):
 
     @property
     def _pairs(self) -> bool:
-        """Whether bf16 are moved two by two: their channels come in pairs."""
+        """Whether numbers are moved two by two: their channels come in pairs."""
         return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
 
     @property
@@ -139,7 +139,7 @@ class MatrixStages(WatchedStages):
         self, b: Builder, at: Places, source: Value, target: Value, lanes: tuple[Index, int, int],
         channels: tuple[Index, int, int],
     ) -> None:  # fmt: skip
-        """Those of bf16, two by two as they are."""
+        """Those of one piece, two by two."""
         plan, p, (many, _, lane_step), (count, room, step) = self.plan, self.plan.problem, lanes, channels
         taps, place = [], room * plan.width // PAIR
         for extent, tap_step in reversed(list(zip(p.taps, p.w_strides[3:], strict=True))):
@@ -148,7 +148,7 @@ class MatrixStages(WatchedStages):
         if not (many == plan.width and isinstance(count, int) and count == room):
             emit_zero(b, self.isa, "f32", target, place)
         panel = PairedPanel(
-            copy=paired_copy(self.isa, self.watch, self.room, step),
+            copy=paired_copy(self.isa, p.dtype, self.watch, self.room, step),
             tiles=plan.lane_tiles,
             depth=plan.channel_unit,
             taps=taps,
@@ -208,10 +208,10 @@ class MatrixStages(WatchedStages):
                 halves(source, b.at(packed, b.mul(whole, block), "i16"), outer, plan.in_channels % unit)
 
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
-        """Likewise of bf16, which are not split."""
+        """Likewise of numbers of one piece."""
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
         unit = plan.channel_unit
-        copy = paired_copy(self.isa, self.watch, self.room, stride)
+        copy = paired_copy(self.isa, plan.problem.dtype, self.watch, self.room, stride)
         dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
         whole = b.floor_div(channels, unit)
         if plan.in_channels >= unit:
@@ -219,7 +219,7 @@ class MatrixStages(WatchedStages):
             copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
         if plan.in_channels % unit:
             pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
-            source = b.at(tensor, b.mul(whole, unit * stride), "i16")
+            source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
             copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
 
 

@@ -2,7 +2,8 @@
 
 Partners lie side by side in the source, which then holds words already, or somewhere apart, as two rows of numbers that
 are put together as they are read. From there on a word is moved, and squares of words are turned, as f32 are: half as
-many as there are numbers, and nothing is converted.
+many as there are numbers, and nothing is converted. Of f32, which a mode allows to be rounded, words are made as they
+are read: an instruction rounds two vectors, where the processor has it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from convgrad.codegen.interleave import load_every
 from convgrad.codegen.interleaved_copies import InterleavedCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
-from convgrad.codegen.isa.base import Isa, first_lanes, shuffle
-from convgrad.codegen.splitting import LeastWatch, Watch
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, first_lanes, shuffle
+from convgrad.codegen.splitting import LeastWatch, Watch, pair, rounded, split
 from convgrad.codegen.squares import Dim, Squares
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.matrix_weights import MatrixWeightsPlan
@@ -31,7 +32,7 @@ MOST_APART = 8  # numbers from a word to the next, up to which all that lies bet
 class PairedCopy(Copy):
     """A copy of words to dst, each made of a number of src and its partner, `partner` numbers further.
 
-    Steps are of bf16 in src, and of words in dst; an axis of pairs goes on by two partners. A number without a
+    Steps are of numbers in src, and of words in dst; an axis of pairs goes on by two partners. A number without a
     partner (None) is paired with zero. `room` is memory for a square of words.
     """
 
@@ -45,6 +46,11 @@ class PairedCopy(Copy):
         return True
 
     @property
+    def converts(self) -> bool:
+        """Yes: it takes two to make a word."""
+        return True
+
+    @property
     def square_room(self) -> Value | None:
         """Memory for one."""
         return self.room
@@ -53,6 +59,11 @@ class PairedCopy(Copy):
     def step(self) -> int:
         """From a word to the next that one load brings."""
         return PAIR if self.partner == 1 else 1
+
+    @property
+    def _in_rows(self) -> bool:
+        """Whether words are put together of two vectors of numbers that are as they were."""
+        return self.partner != 1 and self.src_dtype == "bf16"
 
     def src_run(self, b: Builder, base: Value, q: Index) -> Value:
         """The address of word q of a run."""
@@ -71,7 +82,7 @@ class PairedCopy(Copy):
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
-            inner, body = [along_dst], self._every if self.partner == 1 else self._rows
+            inner, body = [along_dst], self._rows if self._in_rows else self._every
             beside = self._beside(dims, along_dst)
             if beside is not None:
                 inner, body = [along_dst, beside], self._several
@@ -105,8 +116,8 @@ class PairedCopy(Copy):
         whole = b.mul(b.floor_div(beside.extent, many), many)
 
         def vector(i: Index, _: object) -> None:
-            places = (b.at(src, b.mul(b.add(i, n), beside.src), "i16") for n in range(many))
-            parts = [load_bf16(b, self.isa, place, numbers, None) for place in places]
+            places = (self.src_at(b, src, b.mul(b.add(i, n), beside.src)) for n in range(many))
+            parts = [self.load_numbers(b, place, numbers) for place in places]
             while len(parts) > 1:
                 parts = [concatenated(b, *parts[n : n + 2]) for n in range(0, len(parts), 2)]
             words = b.cast("bitcast", parts[0], vector_of(lanes, "float"))
@@ -122,7 +133,7 @@ class PairedCopy(Copy):
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
     ) -> None:
         """As any copy does, two planes of rows at once."""
-        if inner.src == 1 != self.partner and planes == PAIR:
+        if inner.src == 1 and self._in_rows and planes == PAIR:
             self.nest(b, src, dst, dims, lambda s, d: self._rows(b, s, d, inner, planes, pitch))
         else:
             Copy.emit_planes(self, b, src, dst, dims, inner, planes, pitch)
@@ -165,7 +176,7 @@ class PairedCopy(Copy):
 
     def _row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
         """A vector of numbers, which are looked at."""
-        numbers = load_bf16(b, self.isa, self.src_at(b, src, q), PAIR * self.isa.lanes(self.compute), count)
+        numbers = self.load_numbers(b, self.src_at(b, src, q), PAIR * self.isa.lanes(self.compute), count)
         self.note(b, numbers)
         return numbers
 
@@ -174,22 +185,23 @@ class PairedCopy(Copy):
         if step not in (1, self.step):
             words = self._together(b, lambda place: self._apart(b, self.src_at(b, src, place), step, lanes, count))
         elif self.partner == 1:
-            words = load_bf16(b, self.isa, src, PAIR * lanes, None if count is None else b.mul(count, PAIR))
+            words = self.load_numbers(b, src, PAIR * lanes, None if count is None else b.mul(count, PAIR))
         else:
-            words = self._together(b, lambda place: load_bf16(b, self.isa, self.src_at(b, src, place), lanes, count))
+            words = self._together(b, lambda place: self._stored(b, self.src_at(b, src, place), lanes, count))
         return b.cast("bitcast", words, vector_of(lanes, "float"))
 
     def _apart(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None) -> Value:
         """Numbers that lie `step` apart, or the first `count`."""
 
         def load(q: Index, count: Value | None) -> Value:
-            return load_bf16(b, self.isa, self.src_at(b, src, q), lanes, count)
+            return self._stored(b, self.src_at(b, src, q), lanes, count)
 
         return load_every(b, lanes, step, lanes if count is None else count, load)
 
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One word."""
-        word = self._together(b, lambda place: b.load("i16", self.src_at(b, src, place), PAIR))
+        kind, size = STORAGE[self.src_dtype], BYTES[self.src_dtype]
+        word = self._together(b, lambda place: b.load(kind, self.src_at(b, src, place), size))
         words = vector_of(self.isa.lanes("f32"), "i32")
         one = b.emit(words, f"insertelement {words} zeroinitializer, {word}, i64 0")
         self.store(b, b.cast("bitcast", one, vector_of(self.isa.lanes("f32"), "float")), dst, index(1))
@@ -201,9 +213,32 @@ class PairedCopy(Copy):
         self.note(b, numbers)
         self.isa.store_bits(b, numbers, dst, None if count is None else index(b.mul(count, PAIR)))
 
+    def load_numbers(self, b: Builder, address: Value, lanes: int, count: Index | None = None) -> Value:
+        """Numbers of src as bf16, at least a pair; zeros beyond the first `count`."""
+        if self.src_dtype == "bf16":
+            return load_bf16(b, self.isa, address, lanes, count)
+        low, high = (self._half(b, address, n * lanes // 2, lanes // 2, count) for n in range(2))
+        return rounded_pair(b, self.isa, low, high)
+
+    def _half(self, b: Builder, address: Value, start: int, lanes: int, count: Index | None) -> Value:
+        """From a place on."""
+        if count is not None:
+            count = b.minimum(b.maximum(b.sub(count, start), 0), lanes)
+        count = None if count == lanes else count
+        return self._stored(b, b.at(address, start, STORAGE[self.src_dtype]), lanes, count)
+
+    def _stored(self, b: Builder, address: Value, lanes: int, count: Index | None) -> Value:
+        """Numbers as they are stored."""
+        if self.src_dtype == "bf16":
+            return load_bf16(b, self.isa, address, lanes, count)
+        return self.isa.load(b, self.src_dtype, address, lanes, None if count is None else index(count))
+
     def _together(self, b: Builder, load: Callable[[int], Value]) -> Value:
-        """Words whose lower halves are the even numbers."""
+        """Words whose lower halves are the even numbers, of numbers as they are stored."""
         even = load(0)
+        if self.src_dtype != "bf16":
+            odd = Value(even.type, "zeroinitializer") if self.partner is None else load(self.partner)
+            return words_of_f32(b, self.isa, even, odd)
         kind = even.type.replace("i16", "i32")
         low = b.cast("zext", even, kind)
         if self.partner is None:
@@ -229,13 +264,31 @@ def concatenated(b: Builder, low: Value, high: Value) -> Value:
     return shuffle(b, low, high, list(range(2 * lanes_of(low))))
 
 
-def paired_copy(isa: Isa, watch: Watch | LeastWatch | None, room: Value | None, partner: int = 1) -> PairedCopy:
-    """Of numbers so far apart."""
-    return PairedCopy(
-        isa=isa, compute="f32", src_dtype="bf16", dst_dtype="f32", partner=partner, watch=watch, room=room
-    )  # fmt: skip
+def rounded_pair(b: Builder, isa: Isa, low: Value, high: Value) -> Value:
+    """Two vectors of f32, one behind the other, as bf16."""
+    lanes = 2 * lanes_of(low)
+    if isa.bfloat and low.type == isa.vector("f32"):
+        both = b.call(vector_of(lanes, "bfloat"), f"llvm.x86.avx512bf16.cvtne2ps2bf16.{16 * lanes}", high, low)
+        return b.cast("bitcast", both, vector_of(lanes, "i16"))
+    return concatenated(b, rounded(b, isa, low), rounded(b, isa, high))
+
+
+def words_of_f32(b: Builder, isa: Isa, even: Value, odd: Value) -> Value:
+    """Numbers, or vectors of them, rounded to bf16 and put side by side."""
+    if not (isa.bfloat and even.type == isa.vector("f32")):
+        return pair(b, *(split(b, value, 1, exact=False)[0] for value in (even, odd)))
+    both, lanes = rounded_pair(b, isa, even, odd), lanes_of(even)
+    words = shuffle(b, both, both, [lane + n * lanes for lane in range(lanes) for n in range(PAIR)])
+    return b.cast("bitcast", words, vector_of(lanes, "i32"))
+
+
+def paired_copy(
+    isa: Isa, dtype: str, watch: Watch | LeastWatch | None, room: Value | None, partner: int = 1
+) -> PairedCopy:  # fmt: skip
+    """Of bf16 or f32 so far apart."""
+    return PairedCopy(isa=isa, compute="f32", src_dtype=dtype, dst_dtype="f32", partner=partner, watch=watch, room=room)
 
 
 def moves_pairs(plan: MatrixDataPlan | MatrixWeightsPlan) -> bool:
-    """Whether numbers are bf16 that stay as they are."""
-    return plan.problem.dtype == "bf16" and plan.pieces == 1
+    """Whether a number is one bf16: as it is, or rounded as it is moved."""
+    return plan.pieces == 1

@@ -9,7 +9,7 @@ from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.folded import FoldedStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, lanes_of, vector_of
-from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.codegen.isa.base import BYTES
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, DotUnit
 from convgrad.codegen.lanes import whole_lanes
 from convgrad.codegen.microkernels.contract import Tile
@@ -67,11 +67,11 @@ class PairedOutputsStages(WatchedStages):
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Words of the input, the last one of a number alone if there is one."""
         plan, step = self.plan, self.in_strides[2]
-        pairs = paired_copy(self.isa, self.watch, self.room, step // PAIR)
+        pairs = paired_copy(self.isa, self.plan.numbers.dtype, self.watch, self.room, step // PAIR)
         super().copy_slab(b, pairs, tensor, packed, dims, b.sub(channels, int(plan.odd)))
         if plan.odd:
             last = plan.in_channels - 1
-            tensor, packed = b.at(tensor, last * step, "i16"), b.at(packed, last * plan.slab_strides[1], self.kind)
+            tensor, packed = pairs.src_at(b, tensor, last * step), b.at(packed, last * plan.slab_strides[1], self.kind)
             super().copy_slab(b, pairs.with_partner(None), tensor, packed, dims, 1)
 
     def pack_panel(
@@ -93,14 +93,14 @@ class PairedOutputsStages(WatchedStages):
     ) -> None:  # fmt: skip
         """Words likewise."""
         step = channels[-1].src
-        pairs = paired_copy(self.isa, self.watch, self.room, step // PAIR)
+        pairs = paired_copy(self.isa, self.plan.numbers.dtype, self.watch, self.room, step // PAIR)
         if not self.plan.odd:
             pairs.emit(b, source, target, [*dims, *channels])
             return
         (every,) = channels
         last = self.plan.in_channels - 1
         pairs.emit(b, source, target, [*dims, Dim(last, every.src, every.dst)])
-        source, target = b.at(source, last * step, STORAGE["bf16"]), b.at(target, last * every.dst, self.kind)
+        source, target = pairs.src_at(b, source, last * step), b.at(target, last * every.dst, self.kind)
         pairs.with_partner(None).emit(b, source, target, dims)
 
 

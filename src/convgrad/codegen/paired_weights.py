@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.isa.base import BYTES, shuffle
-from convgrad.codegen.paired_copies import PAIR, PairedCopy, load_bf16
+from convgrad.codegen.paired_copies import PAIR, PairedCopy
 from convgrad.codegen.squares import Dim
 from convgrad.plan.matrix import COLUMNS
 
@@ -53,12 +53,12 @@ class PairedPanel:
                 by_tiles(n, pairs)
 
         def in_rows(n: Index, pairs: Index) -> None:
-            of, to = b.at(source, b.mul(n, self.depth * step), "i16"), b.at(target, b.mul(n, self.block), "i32")
+            of, to = self.copy.src_at(b, source, b.mul(n, self.depth * step)), b.at(target, b.mul(n, self.block), "i32")
             self._rows(b, of, to, pairs, step, list(self.taps))
 
         def by_tiles(n: Index, pairs: Index) -> None:
             def tile(t: Index, _: object) -> None:
-                of = b.at(source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)), "i16")
+                of = self.copy.src_at(b, source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)))
                 to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, self._tile_words)), "i32")
                 whole = many == self.tiles * COLUMNS
                 some = COLUMNS if whole else b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
@@ -111,20 +111,20 @@ class PairedPanel:
 
             def of_tap(t: Index, _: object) -> None:
                 there = b.at(target, b.mul(t, tap.dst), "i32")
-                self._rows(b, b.at(source, b.mul(t, tap.src), "i16"), there, pairs, step, rest)
+                self._rows(b, self.copy.src_at(b, source, b.mul(t, tap.src)), there, pairs, step, rest)
 
             b.loop(0, tap.extent, of_tap, name="tap")
             return
-        isa = self.copy.isa
+        copy, isa = self.copy, self.copy.isa
 
         def pair(p: Index, _: object) -> None:
-            row, to = b.at(source, b.mul(p, PAIR * step), "i16"), b.at(target, b.mul(p, ROW_WORDS), "i32")
+            row, to = copy.src_at(b, source, b.mul(p, PAIR * step)), b.at(target, b.mul(p, ROW_WORDS), "i32")
             for t in range(0, self.tiles, PAIR):
                 lanes = min(PAIR, self.tiles - t) * COLUMNS
-                places = [b.at(row, n * step + t * COLUMNS, "i16") for n in range(PAIR)]
+                places = [copy.src_at(b, row, n * step + t * COLUMNS) for n in range(PAIR)]
                 for place in places if self.ahead else ():
-                    b.prefetch(b.beyond(place, self.ahead * PAIR * step * BYTES["bf16"]), keep=3)
-                even, odd = (load_bf16(b, isa, place, lanes, None) for place in places)
+                    b.prefetch(b.beyond(place, self.ahead * PAIR * step * BYTES[copy.src_dtype]), keep=3)
+                even, odd = (copy.load_numbers(b, place, lanes) for place in places)
                 for m in range(lanes // COLUMNS):
                     wanted = [lane + n * lanes for lane in range(m * COLUMNS, (m + 1) * COLUMNS) for n in range(PAIR)]
                     words = shuffle(b, even, odd, wanted)

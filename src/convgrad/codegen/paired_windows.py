@@ -1,4 +1,4 @@
-"""Windows of bf16 in the order of sums over pairs of them: runs of x, and pairs of y side by side for every channel."""
+"""Windows as bf16 in the order of sums over pairs of them: runs of x, and pairs of y side by side for every channel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from convgrad.codegen.copying import Copy, Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, vector_of
-from convgrad.codegen.paired_copies import PAIR, PairedCopy, load_bf16
+from convgrad.codegen.paired_copies import PAIR, PairedCopy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class PairedRuns:
     numbers: Copy
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
-        """Steps are of bf16 on either side."""
+        """Steps are of numbers on either side."""
         *outer, run = dims
         rows = next((dim for dim in outer if dim.src == 1), None)
         if run.src == 1:
@@ -40,7 +40,7 @@ class PairedRuns:
 
         def plane(r: Index, _: object) -> None:
             count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
-            source, target = b.at(src, b.mul(r, inner.src), "i16"), b.at(dst, b.mul(r, pitch), "i16")
+            source, target = self.pairs.src_at(b, src, b.mul(r, inner.src)), b.at(dst, b.mul(r, pitch), "i16")
             self.emit(b, source, target, [*dims, Dim(count, inner.src * planes, 1)])
 
         b.loop(0, planes, plane, name="plane")
@@ -51,7 +51,7 @@ class PairedRuns:
         whole = b.mul(b.floor_div(extent, lanes), lanes)
 
         def some(i: Index, count: Index | None) -> None:
-            value = load_bf16(b, isa, b.at(src, i, "i16"), lanes, count)
+            value = self.pairs.load_numbers(b, self.pairs.src_at(b, src, i), lanes, count)
             self.pairs.note(b, value)
             isa.store_bits(b, value, b.at(dst, i, "i16"), None if count is None else index(count))
 
@@ -82,7 +82,7 @@ class PairedRuns:
 
         def several(row: Index, _: object) -> None:
             count = b.minimum(b.sub(rows.extent, row), lanes)
-            words = copy.load_row(b, b.at(src, b.add(b.mul(place, step), row), "i16"), 1, lanes, count)
+            words = copy.load_row(b, copy.src_at(b, src, b.add(b.mul(place, step), row)), 1, lanes, count)
             copy.note(b, b.cast("bitcast", words, vector_of(PAIR * lanes, "i16")))
             copy.isa.store(b, "f32", words, room)
 
@@ -97,7 +97,7 @@ class PairedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedLanes:
-    """dst[Σ i · dst step + q div 2 · 2 · width + 2 · lane + q mod 2] = src[...] as `pairs.PairCopy` has it, of bf16."""
+    """dst[Σ i · dst step + q div 2 · 2 · width + 2 · lane + q mod 2] = src[...] as `PairCopy` has it, of one piece."""
 
     copy: PairedCopy
     width: int
@@ -110,5 +110,5 @@ class PairedLanes:
         self.copy.with_partner(run.src).emit(b, src, dst, [*dims, pairs, lanes])
         with b.when(b.compare("ne", run.extent, b.mul(half, PAIR))):
             last = b.mul(half, PAIR)
-            here, there = b.at(src, b.mul(last, run.src), "i16"), b.at(dst, b.mul(last, self.width), "i16")
+            here, there = self.copy.src_at(b, src, b.mul(last, run.src)), b.at(dst, b.mul(last, self.width), "i16")
             self.copy.with_partner(None).emit(b, here, there, [*dims, lanes])

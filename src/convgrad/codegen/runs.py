@@ -63,7 +63,7 @@ class RunStages(MatrixStages):
         numbers = replace(copy, dst_dtype="bf16", pieces=pieces)
         *outer, inner = dims
         if moves_pairs(plan) and inner.src == plan.in_channels and 1 in (plan.in_channels, step):
-            rows = PairedRuns(pairs=paired_copy(self.isa, self.watch, self.room), numbers=numbers)
+            rows = PairedRuns(pairs=paired_copy(self.isa, plan.problem.dtype, self.watch, self.room), numbers=numbers)
             rows.emit(b, tensor, packed, [*outer, Dim(b.mul(inner.extent, plan.in_channels), 1, 1)])
         else:
             numbers.emit(b, tensor, packed, [*dims, Dim(plan.in_channels, step, 1)])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant
 from convgrad.codegen.isa.base import Isa
+from convgrad.codegen.isa.conversions import like
 
 HIGH = -65536  # the bits of an f32 that are a bf16
 NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an unsigned number
@@ -33,13 +34,24 @@ class Pieces:
         """All pieces of a number or a vector; with `count` only those of its first lanes."""
         if self.watch is not None:
             self.watch.note(b, value)
+        if self.count == 1 and not self.exact:
+            isa.store_bits(b, rounded(b, isa, value), dst, count)
+            return
         for number, high in enumerate(split(b, value, self.count, self.exact)):
-            isa.store_bits(b, _upper(b, high), b.at(dst, number * self.step, "i16"), count)
+            isa.store_bits(b, upper(b, high), b.at(dst, number * self.step, "i16"), count)
 
 
 def room_for_squares(b: Builder, lanes: int) -> Value:
     """Memory on the stack, for two; made at the start of a function."""
     return b.emit("ptr", f"alloca [{2 * lanes * lanes} x float], align 64")
+
+
+def rounded(b: Builder, isa: Isa, value: Value) -> Value:
+    """A number or a vector as bf16, halves to even; by the processor, which takes denormals for zeros, if it can."""
+    if isa.bfloat and value.type == isa.vector("f32"):
+        raw = b.call(like(value, "bfloat"), "llvm.x86.avx512bf16.cvtneps2bf16.512", value)
+        return b.cast("bitcast", raw, like(value, "i16"))
+    return upper(b, split(b, value, 1, exact=False)[0])
 
 
 def split(b: Builder, value: Value, count: int, exact: bool) -> list[Value]:
@@ -49,7 +61,7 @@ def split(b: Builder, value: Value, count: int, exact: bool) -> list[Value]:
     """
     pieces = []
     for left in reversed(range(count)):
-        bits = b.cast("bitcast", value, _as(value, "i32"))
+        bits = b.cast("bitcast", value, like(value, "i32"))
         if left or not exact:
             bits = _rounded(b, bits) if left else _rounded_to_even(b, bits)
             bits = b.binary("and", bits, constant(bits.type, HIGH))
@@ -80,7 +92,7 @@ class Watch:
 
     def note(self, b: Builder, value: Value) -> None:
         """Look at a vector of full length or at one number."""
-        self._note(b, b.cast("bitcast", value, _as(value, "i32")), 0x7FFFFFFF)
+        self._note(b, b.cast("bitcast", value, like(value, "i32")), 0x7FFFFFFF)
 
     def note_bf16(self, b: Builder, numbers: Value) -> None:
         """Look at twice as many bf16, as they are."""
@@ -171,9 +183,6 @@ def _rounded_to_even(b: Builder, bits: Value) -> Value:
     return b.select(nan, b.binary("or", bits, constant(bits.type, 0x400000)), rounded)
 
 
-def _upper(b: Builder, bits: Value) -> Value:
-    return b.cast("trunc", b.binary("lshr", bits, constant(bits.type, 16)), _as(bits, "i16"))
-
-
-def _as(x: Value, kind: str) -> str:
-    return f"<{x.type[1:].split()[0]} x {kind}>" if x.type.startswith("<") else kind
+def upper(b: Builder, bits: Value) -> Value:
+    """Of bits of f32 the half that is a bf16."""
+    return b.cast("trunc", b.binary("lshr", bits, constant(bits.type, 16)), like(bits, "i16"))

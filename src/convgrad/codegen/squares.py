@@ -175,14 +175,14 @@ class Squares:
 
     def _whole(self, b: Builder, square: Square) -> list[Value]:
         copy = self.copy
-        if copy.src_dtype == copy.compute and square.skip == 1:
+        if not copy.converts and square.skip == 1:
             return copy.isa.load_transposed(b, copy.compute, square.src, square.src_step)
         return copy.isa.transpose(b, self._whole_rows(b, square))
 
     def _whole_or_part(self, b: Builder, square: Square, whole: Value, room: Value | None) -> list[Value]:
         """The columns of a square; a part of one is made whole first."""
         copy, lanes = self.copy, self.lanes
-        if copy.src_dtype != copy.compute or not copy.isa.assembly or square.skip > 1:
+        if copy.converts or not copy.isa.assembly or square.skip > 1:
             rows = b.one_of(whole, lambda: self._whole_rows(b, square), lambda: self._part_rows(b, square, room))
             return copy.isa.transpose(b, rows)
 

@@ -92,7 +92,7 @@ class TurnedDotStages(DotStages):
             dims.append(Dim(b.mul(many, pairs), PAIR * step, 1))
         else:
             dims += [Dim(many, group_step, pairs), Dim(pairs, PAIR * step, 1)]
-        paired_copy(self.isa, self.watch, self.room, step).emit(b, tensor, packed, dims)
+        paired_copy(self.isa, plan.problem.dtype, self.watch, self.room, step).emit(b, tensor, packed, dims)
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,
@@ -110,7 +110,7 @@ class TurnedDotStages(DotStages):
         for extent, tap_step in reversed(list(zip(p.taps, p.w_strides[3:], strict=True))):
             dims.append(Dim(extent, tap_step, place))
             place *= extent
-        paired_copy(self.isa, self.watch, self.room, step).emit(b, source, target, dims)
+        paired_copy(self.isa, plan.problem.dtype, self.watch, self.room, step).emit(b, source, target, dims)
         count = PAIR * plan.taps  # of tap by tap the even outputs, and the odd ones
         b.loop(
             0, count, lambda n, _: self._exchange(b, b.at(target, b.mul(n, pairs * PAIR * LANES), "i16")), name="tap"

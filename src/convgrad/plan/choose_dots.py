@@ -29,6 +29,7 @@ from convgrad.problem.conv import ConvProblem, Unknown
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
+ROUNDED = 0.4  # cycles of a weight that is rounded as it is packed, beyond what every plan packs
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
@@ -51,7 +52,7 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
     shape = _best_tile(axes, (pairs, channels_out), machine, _parts(problem))
-    two = 2 if problem.dtype == "bf16" and channels_in % PAIR == 0 else 1  # at a time
+    two = 2 if channels_in % PAIR == 0 else 1  # at a time
     depth = depth_of(channels_in)
     padded = -(-max(1, channels_in) // depth) * depth
     most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
@@ -62,11 +63,13 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         products=products, watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     cost = _moving(problem, given, solved, two) + LOOK * plan.watch
+    if problem.dtype == "f32":
+        cost += ROUNDED * prod(problem.shapes["w"])
     yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
-    if few and problem.groups * channels_in >= PAIR * LANES and problem.dtype == "bf16":
+    if few and problem.groups * channels_in >= PAIR * LANES:
         yield _across_groups(plan, machine)
 
 
@@ -77,7 +80,7 @@ def paired_outputs_candidates(
     given, solved = problem.given, problem.solved
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     few = channels_in > 1 and 0 < channels_out <= MOST_SOLVED and channels_out != LANES // 2
-    if problem.dtype != "bf16" or not few or _products(problem, machine) is None:
+    if not few or _products(problem, machine) is None:
         return
     watch = needs_watch(problem.dtype, 1)
     for cycles, words in DataCandidates(paired(problem), machine).packed_along_outputs(words=True):

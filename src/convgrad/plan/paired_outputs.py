@@ -23,7 +23,7 @@ else:
 class PairedWords(Words):
     """What plans of words have in common. `problem` is `numbers` with neighbouring channels of the input as one.
 
-    Numbers are bf16. If `watch` is set, tasks look for those that dot products take for others, as of matrix units.
+    Numbers are bf16, or f32 that may be rounded. If `watch` is set, tasks look for those that dot products take for others, as of matrix units.
     """
 
     __slots__ = ()
@@ -50,7 +50,6 @@ class PairedWords(Words):
         """Assert what the emitter relies on."""
         super().validate()
         assert self.pixels
-        assert self.numbers.dtype == "bf16"
         assert not any((self.reads_in_place, self.reads_weights))
         assert not self.odd or self.runs == self.i_blocks == 1
         assert not self.watch or (self.fallback is not None and not self.numbers.accumulate)

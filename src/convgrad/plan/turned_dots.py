@@ -52,7 +52,6 @@ class TurnedDotPlan(DotDataPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         DataPlan.validate(self)
-        assert self.problem.dtype == "bf16"
         assert self.spread
         assert not self.reads_in_place
         assert self.i_blocks == 1
