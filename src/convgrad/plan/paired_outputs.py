@@ -23,7 +23,8 @@ else:
 class PairedWords(Words):
     """What plans of words have in common. `problem` is `numbers` with neighbouring channels of the input as one.
 
-    Numbers are bf16, or f32 that may be rounded. If `watch` is set, tasks look for those that dot products take for others, as of matrix units.
+    Numbers are bf16, or f32 that may be rounded. If `watch` is set, tasks look for those that dot products take for
+    others, as of matrix units.
     """
 
     __slots__ = ()
