@@ -236,15 +236,43 @@ def test_counts_outlive_what_is_forgotten(monkeypatch):
         assert str(ct.taken()) == "nothing taken"
 
 
-def test_the_fpmath_mode_of_the_surroundings_reaches_the_kernels(monkeypatch):
+@pytest.fixture
+def modes(monkeypatch):
+    """The fpmath_mode of every kernel that is made."""
     from convgrad.arrays import record
 
     seen, kernel_for = [], record.kernel_for
     monkeypatch.setattr(record, "kernel_for", lambda problem: seen.append(problem.fpmath_mode) or kernel_for(problem))
     monkeypatch.delenv("CONVGRAD_FPMATH_MODE", raising=False)
+    return seen
+
+
+def test_the_fpmath_mode_of_the_surroundings_reaches_the_kernels(modes):
     src, layer = integers(1, 3, 11, 5).requires_grad_(), torch.nn.Conv2d(3, 5, 3)
     with ct.enabled():
         for mode in ("strict", "bf16", "tf32", "bf16"):
             with convgrad.fpmath_mode(mode):
                 layer(src).sum().backward()
-    assert seen == ["strict"] * 3 + ["bf16"] * 3 + ["tf32"] * 3
+    assert modes == ["strict"] * 3 + ["bf16"] * 3 + ["tf32"] * 3
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.mkldnn, "conv"), reason="this PyTorch has no fp32_precision")
+def test_what_pytorch_was_told_of_precision_holds(modes, monkeypatch):
+    """For convolutions, or for all it does; unless the surroundings say otherwise."""
+    src, layer = integers(1, 3, 12, 5).requires_grad_(), torch.nn.Conv2d(3, 5, 3)
+    told = torch.backends.mkldnn.conv
+    before = told.fp32_precision
+    try:
+        with ct.enabled():
+            told.fp32_precision = "bf16"
+            layer(src).sum().backward()
+            with convgrad.fpmath_mode("tf32"):
+                layer(src).sum().backward()
+            monkeypatch.setenv("CONVGRAD_FPMATH_MODE", "any")
+            told.fp32_precision = "ieee"
+            layer(src).sum().backward()
+            told.fp32_precision = "none"
+            layer(src).sum().backward()
+    finally:
+        told.fp32_precision = before
+    assert modes == ["bf16"] * 3 + ["tf32"] * 3 + ["strict"] * 3 + ["any"] * 3

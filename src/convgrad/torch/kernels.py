@@ -23,9 +23,9 @@ from convgrad.arrays.results import common_dtype, refuse_more_than_memory
 from convgrad.arrays.view import View
 from convgrad.dtypes import SIZES
 from convgrad.errors import ArrayError, DtypeError, ShapeError
-from convgrad.settings import asked
 from convgrad.spec.resolve import resolve
 from convgrad.torch.layout import activation_strides, order_of_activations, strides_in_order
+from convgrad.torch.precision import asked_mode
 from convgrad.torch.results import allocator
 
 Ints = Sequence[int]
@@ -106,7 +106,7 @@ class TensorOperation(Operation):
                 second.dtype,
                 dumps(rest, MARSHAL_VERSION),
                 bias is not None and (bias.shape, bias.stride(), bias.dtype),
-                asked(None),
+                asked_mode(),
             )
         except (AttributeError, RuntimeError, ValueError):  # no tensor, one without strides, or not a plain sequence
             return None
@@ -119,8 +119,8 @@ class TensorOperation(Operation):
         return tuple(rest[start:stop]), told, rest[stop] if len(rest) > stop else ()
 
     def attributes(self, words: tuple) -> tuple:
-        """`words`, the order of axes, and the fpmath_mode of the surroundings."""
-        return (*words, "NCX", *((*self.weights_format, asked(None)) if self.weights_format else ()))
+        """`words`, the order of axes, and the fpmath_mode that is asked for."""
+        return (*words, "NCX", *((*self.weights_format, asked_mode()) if self.weights_format else ()))
 
     def output_shape(self, shapes: Sequence[Ints], words: tuple, told: Ints | None = None) -> tuple[int, ...]:
         """The shape of the result, from those of the inputs; raises for everything that does not fit."""

@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.library import Library
 
 from convgrad.errors import ConvError
-from convgrad.settings import asked
 from convgrad.torch.jobs import ONES, Gradients, Job, misaligned, plan_backward, plan_forward
+from convgrad.torch.precision import asked_mode
 from convgrad.torch.results import KEEP_BYTES, checked, keep_while_taken, kept_while_taken
 
 MOST_PLANS = 4096  # per operator; a program that makes up more geometries starts afresh
@@ -83,7 +83,7 @@ def _convolution(
         transposed,
         tuple(output_padding),
         groups,
-        asked(None),
+        asked_mode(),
     )
     job = _forward.get(key)
     if job is None and not (misaligned(input) or misaligned(weight) or (bias is not None and misaligned(bias))):
@@ -121,7 +121,7 @@ def _convolution_backward(
         tuple(output_padding),
         groups,
         tuple(output_mask),
-        asked(None),
+        asked_mode(),
     )
     found = _backward.get(key)
     if found is None and not (misaligned(grad_output) or misaligned(input) or misaligned(weight)):
