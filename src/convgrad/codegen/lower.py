@@ -39,6 +39,7 @@ LOWERINGS = {
     "FoldedPlan": "folded",
     "DepthwiseDotsPlan": "depthwise_dots",
     "DepthwiseWeightsPlan": "depthwise_weights",
+    "FarPairsPlan": "far_pairs",
     "GroupDotsPlan": "group_dots",
     "GroupWeightsPlan": "group_weights",
     "RunWeightsPlan": "run_weights",

@@ -38,6 +38,7 @@ class PairedCopy(Copy):
     partner: int | None
     watch: Watch | LeastWatch | None
     room: Value | None
+    alone: bool = False  # partners, next to zeros
 
     @property
     def own_squares(self) -> bool:
@@ -134,9 +135,7 @@ class PairedCopy(Copy):
         whole = b.mul(b.floor_div(run.extent, length), length)
 
         def vectors(q: Index, rest: Index | None = None) -> None:
-            even, odd = self._row(b, src, q, rest), Value(vector_of(length, "i16"), "zeroinitializer")
-            if self.partner is not None:
-                odd = self._row(b, self.src_at(b, src, self.partner), q, rest)
+            even, odd = self._parts(b, src, lambda place: self._row(b, place, q, rest))
             for part in range(PAIR):
                 places = range(part, length, PAIR) if planes > 1 else range(part * words, (part + 1) * words)
                 there = b.add(b.floor_div(q, PAIR), part * pitch) if planes > 1 else b.add(q, part * words)
@@ -162,6 +161,12 @@ class PairedCopy(Copy):
         if rest != 0:
             with b.when(b.compare("sgt", rest, 0)):
                 last()
+
+    def _parts(self, b: Builder, src: Value, load: Callable[[Value], Value]) -> tuple[Value, Value]:
+        """Numbers and their partners; zeros for those that are wanting."""
+        zeros = Value(vector_of(PAIR * self.isa.lanes(self.compute), "i16"), "zeroinitializer")
+        even = zeros if self.alone else load(src)
+        return even, zeros if self.partner is None else load(self.src_at(b, src, self.partner))
 
     def _row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
         """A vector of numbers, which are looked at."""
@@ -203,12 +208,15 @@ class PairedCopy(Copy):
 
     def _together(self, b: Builder, load: Callable[[int], Value]) -> Value:
         """Words whose lower halves are the even numbers."""
-        even = load(0)
-        kind = even.type.replace("i16", "i32")
-        low = b.cast("zext", even, kind)
-        if self.partner is None:
-            return low
-        return b.binary("or", low, b.binary("shl", b.cast("zext", load(self.partner), kind), constant(kind, 16)))
+        places = [] if self.alone else [(0, 0)]
+        places += [] if self.partner is None else [(1, self.partner)]
+        halves: list[Value] = []
+        for half, place in places:
+            numbers = load(place)
+            kind = numbers.type.replace("i16", "i32")
+            wide = b.cast("zext", numbers, kind)
+            halves.append(b.binary("shl", wide, constant(kind, 16)) if half else wide)
+        return halves[0] if len(halves) == 1 else b.binary("or", *halves)
 
     def note(self, b: Builder, numbers: Value) -> None:
         """Look at what is moved."""

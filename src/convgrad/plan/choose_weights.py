@@ -65,9 +65,11 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
     if products_on(problem, machine) is None:
         return []
     from convgrad.plan.choose_dots import dot_weights_candidates
+    from convgrad.plan.choose_far_pairs import far_pairs_candidates
     from convgrad.plan.choose_matrix import matrix_weights_candidates
 
-    return [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
+    by_dots = [*dot_weights_candidates(problem, machine), *far_pairs_candidates(problem, machine)]
+    return [*matrix_weights_candidates(problem, machine), *by_dots]
 
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:

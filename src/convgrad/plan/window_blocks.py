@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
@@ -18,6 +19,8 @@ from convgrad.plan.costs import LINE, TURN
 from convgrad.plan.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
+
+Plan = TypeVar("Plan", bound=WeightsPlan)
 
 MOST_WINDOWS = 512  # packed at a time
 ROW_WINDOWS = 256  # of a block in place
@@ -58,16 +61,21 @@ class Side:
 
 def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """The plan with the cheapest blocks of windows, chunks and shares; `cycles` are its arithmetic's."""
+    return cheapest_window_blocks(plan, cycles)[1]
+
+
+def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
+    """Likewise, and all cycles."""
     candidates = [
         _shared(replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes), cycles)
         for block in _blocks(plan)
         for rows, lanes in ways_in_place(plan)
     ]
-    best = min(candidates, key=lambda candidate: candidate[0])[1]
+    total, best = min(candidates, key=lambda candidate: candidate[0])
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
-        return best
-    return replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
+        return total, best
+    return total, replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
 
 
 def rows_of_windows(plan: WeightsPlan) -> WeightsPlan:
@@ -114,7 +122,7 @@ def _whole_lines(plan: WeightsPlan) -> int:
     return unit if narrow and beside and p.x_strides[2] % unit == p.y_strides[2] % unit == 0 else 1
 
 
-def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
+def _shared(plan: Plan, cycles: float) -> tuple[float, Plan]:
     """The cheapest chunks and shares for these blocks, and predicted cycles."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)

@@ -1,0 +1,189 @@
+"""Lowering of a FarPairsPlan: a WeightsPlan whose slabs hold words, and whose products are dot products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from convgrad.codegen.ahead import Walk
+from convgrad.codegen.bias import BiasShare
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value, lanes_of, vector_of
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.dots import DOT_UNITS
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.module import KernelModule
+from convgrad.codegen.paired_copies import PairedCopy, paired_copy
+from convgrad.codegen.splitting import Watch, room_for_squares
+from convgrad.codegen.squares import Dim
+from convgrad.codegen.stages import Places
+from convgrad.codegen.verdict import Verdict
+from convgrad.codegen.weights import SumsStage, emit_weights, weights_fallback
+from convgrad.codegen.weights_ahead import WeightsAhead
+from convgrad.codegen.window_slabs import Bands
+from convgrad.dtypes import SIZES
+from convgrad.plan.far_pairs import FarPairsPlan
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.matrix import limits_of
+from convgrad.plan.window_axes import WindowAxis
+
+
+def lower_far_pairs(plan: FarPairsPlan) -> KernelModule:
+    """Sums, then weights; both in f32 where numbers are too small for dot products."""
+    module, sums, fallback = Module(), FarPairSums(plan), None
+    stages, shared, scratch = emit_weights(module, sums)
+    if plan.fallback is not None and sums.verdict is not None:
+        sums.verdict.emit(module)
+        fallback = weights_fallback(plan.fallback, replaces=plan.own_sums)
+    return KernelModule(
+        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=scratch, fallback=fallback
+    )  # fmt: skip
+
+
+def steps_of(strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the axes of windows."""
+    return (strides[0], *strides[3:])
+
+
+class PairsAhead(WeightsAhead):
+    """What tiles fetch ahead: of both windows."""
+
+    plan: FarPairsPlan
+
+    def walks(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> list[Walk]:
+        """Of the first ones, and of their partners."""
+        plan, first = self.plan, self.bases
+        p, fold = plan.problem, plan.fold
+        walks = WeightsAhead.walks(self, b, lane_block, tap, row)
+        steps = {
+            "x": fold.partner * steps_of(p.x_strides)[fold.number],
+            "y": fold.apart * steps_of(p.y_strides)[fold.number],
+        }
+        tensors = [tensor for tensor, _, _ in self._operands(b)]
+        self.bases = [
+            b.beyond(base, steps[tensor] * SIZES[p.dtype]) for base, tensor in zip(first, tensors, strict=True)
+        ]
+        walks += WeightsAhead.walks(self, b, lane_block, tap, row)
+        self.bases = first
+        return walks
+
+
+@dataclass(frozen=True, slots=True)
+class PairsBiasShare(BiasShare):
+    """The elements that belong to a block of pairs: those of their first windows, then of their second ones."""
+
+    plan: FarPairsPlan
+    second: bool = False
+
+    def add_block(self, b: Builder, starts: list[Index]) -> None:
+        """Neighbours are one run of windows."""
+        BiasShare.add_block(self, b, starts)
+        if self.plan.fold.step == 1:
+            BiasShare.add_block(replace(self, second=True), b, starts)
+
+    def windows(self, b: Builder, n: int, start: Index) -> tuple[WindowAxis, Index, Index]:
+        """Of the axis as it is."""
+        fold, stop = self.plan.fold, b.add(start, self.plan.block[n])
+        if n != fold.number:
+            return self.plan.axes[n], start, stop
+        ahead = fold.apart if self.second else 0
+        first, stop = (b.add(b.mul(pair, fold.step), ahead) for pair in (start, b.minimum(stop, fold.pairs)))
+        return fold.axis, first, stop
+
+
+class FarPairSums(SumsStage):
+    """The first stage."""
+
+    plan: FarPairsPlan
+
+    def __init__(self, plan: FarPairsPlan):
+        self.unit = DOT_UNITS[plan.isa]()
+        super().__init__(plan)
+        tasks = prod(plan.grid)
+        self.verdict = (
+            Verdict(limits_of(plan.problem.dtype), super().shared_bytes, tasks, tasks) if plan.watch else None
+        )
+        self.watches: dict[str, Watch] = {}
+        self.room: Value | None = None
+        self.tensor_strides = {name: self._strides(name) for name in "xy"}
+        self.first: Index = 0  # pair, or element of the scale, from which on something is packed
+
+    def _strides(self, tensor: str) -> tuple[int, ...]:
+        """Of a tensor, where the folded axis goes on by pairs, or by elements of the scale."""
+        plan, fold = self.plan, self.plan.fold
+        n = fold.number and fold.number + 2
+        strides = list(plan.problem.strides[tensor])
+        strides[n] *= fold.unit if tensor == "x" else fold.step
+        return tuple(strides)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Sums of all chunks, and what was found about the data."""
+        return super().shared_bytes + (self.verdict.size if self.verdict else 0)
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """Watching both operands."""
+        self.room = room_for_squares(b, self.plan.lanes)
+        self.watches = {name: Watch(b, self.plan.lanes, bf16=True) for name in "xy"} if self.verdict else {}
+        super().task(b, at, task)
+        if self.verdict:
+            self.verdict.note_first(b, at.shared, task, self.watches["x"])
+            self.verdict.note_second(b, at.shared, task, self.watches["y"])
+
+    def _ahead(self) -> PairsAhead:
+        return PairsAhead(self.plan, self.bundle, self.first_row, self.first_block)
+
+    def _bias_share(self, b: Builder, at: Places, chunk: Index, lane_share: Index, row_share: Index) -> PairsBiasShare:
+        return as_kind(PairsBiasShare, super()._bias_share(b, at, chunk, lane_share, row_share))
+
+    # --- packing
+
+    def _box(
+        self, b: Builder, starts: list[Index], tensor: str, strides: tuple[int, ...], bands: Bands
+    ) -> tuple[list[Dim], Index, Index]:
+        dims, source, target = super()._box(b, starts, tensor, strides, bands)
+        fold = self.plan.fold
+        self.first = starts[fold.number]
+        if tensor == "x":
+            origin, low, _ = self._on_x(b, fold.number, self.first, bands.get(fold.number, 0))
+            self.first = b.add(origin, low)
+            before = (fold.first - fold.axis.low) * steps_of(self.plan.problem.x_strides)[fold.number]
+            source = b.add(source, before)
+        return dims, source, target
+
+    def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
+        """Words where both windows of a pair have a number, and numbers next to zeros where one has."""
+        p, fold = self.plan.problem, self.plan.fold
+        n, (start, stop) = (
+            fold.number,
+            (fold.met()[0], fold.met(fold.partner)[1]) if tensor == "x" else (0, fold.whole_pairs),
+        )
+        step = steps_of(p.strides[tensor])[n]
+        folded, extent = dims[n], dims[n].extent
+        both = paired_copy(
+            self.isa, self.watches.get(tensor), self.room, step * (fold.partner if tensor == "x" else fold.apart)
+        )
+
+        def part(low: Index, high: Index, copy: PairedCopy) -> None:
+            if isinstance(low, int) and isinstance(high, int) and high <= low:
+                return
+            some = [*dims[:n], replace(folded, extent=b.sub(high, low)), *dims[n + 1 :]]
+            here, there = b.mul(low, folded.src), b.mul(low, folded.dst)
+            copy.emit(b, b.at(source, here, STORAGE[p.dtype]), b.at(slab, there, self.kind), some)
+
+        low = b.minimum(b.maximum(b.sub(start, self.first), 0), extent) if start > 0 else 0
+        high = b.maximum(b.minimum(b.sub(stop, self.first), extent), low)
+        if start > 0:
+            part(0, low, replace(both, alone=True))
+        part(low, high, both)
+        if stop < (fold.folded.image if tensor == "x" else fold.pairs):
+            part(high, extent, both.with_partner(None))
+
+    # --- arithmetic
+
+    def _tile(self) -> Tile:
+        def adds(b: Builder, x: Value, y: Value, total: Value) -> Value:
+            words = vector_of(lanes_of(total), "i32")
+            return self.unit.multiply_add(b, b.cast("bitcast", x, words), b.cast("bitcast", y, words), total)
+
+        return replace(super()._tile(), adds=adds)
