@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from convgrad.plan.costs import TURN
+from convgrad.plan.costs import SCATTERED, TURN
 from convgrad.plan.dots import LANES
-from convgrad.plan.far_pairs import FarPairsPlan, Fold, folds
+from convgrad.plan.far_pairs import FarPairsPlan, Fold, folded, folds
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_blocks import LOOK
 from convgrad.plan.row_tiles import best_row_tile
@@ -17,8 +17,7 @@ from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.plan.window_blocks import PACK, cheapest_window_blocks
 from convgrad.problem.conv import ConvProblem
 
-SCATTERED = 0.8  # cycles more per weight, of lanes farther apart than rows, which are not side by side either
-TIE = 0.8  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
+TIE = 0.85  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
 
 
 def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, FarPairsPlan]]:
@@ -28,11 +27,11 @@ def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tup
     if not known or (watch and problem.accumulate):
         return
     axes = window_axes(problem)
-    ways = [fold for fold in folds(axes) if _apart(problem, fold)]
+    ways = [*folds(problem)]
     if not ways or not prod(axis.windows for axis in axes):
         return
     fold = min(ways, key=lambda fold: _rough_cycles(problem, axes, fold))
-    axes = _folded(axes, fold)
+    axes = folded(axes, fold)
     lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
     for side, other in ("yx", "xy"):
         rows, lanes = problem.shapes[other][2], problem.shapes[side][2]
@@ -47,12 +46,9 @@ def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tup
         cycles, plan = cheapest_window_blocks(plan, rows_of_windows * shape.cycles)
         lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
         if lane_step != 1:
-            cycles += prod(problem.shapes["w"]) * (TURN + (SCATTERED if lane_step > row_step > 1 else 0.0))
+            each = TURN if row_step == 1 else SCATTERED if lane_step > row_step else 0.0
+            cycles += each * prod(problem.shapes["w"])
         yield TIE * (cycles + LOOK * watch), plan
-
-
-def _folded(axes: tuple[WindowAxis, ...], fold: Fold) -> tuple[WindowAxis, ...]:
-    return (*axes[: fold.number], fold.folded, *axes[fold.number + 1 :])
 
 
 def _met(axis: WindowAxis) -> int:
@@ -60,15 +56,9 @@ def _met(axis: WindowAxis) -> int:
     return sum(last - first for first, last in (axis.met(r) for r in range(axis.taps)))
 
 
-def _apart(problem: ConvProblem, fold: Fold) -> bool:
-    """Whether partners are not neighbours in memory, as other pairs are."""
-    x, y = ((steps[0], *steps[3:])[fold.number] for steps in (problem.x_strides, problem.y_strides))
-    return 1 not in (abs(fold.partner * x), abs(fold.apart * y))
-
-
 def _rough_cycles(problem: ConvProblem, axes: tuple[WindowAxis, ...], fold: Fold) -> float:
     """Of products, and to pack all words once."""
-    axes, c, k = _folded(axes, fold), problem.x_channels, problem.y_channels
+    axes, c, k = folded(axes, fold), problem.x_channels, problem.y_channels
     products = c * -(-k // LANES) * prod(map(_met, axes)) / FMA_PER_CYCLE
     words = c * prod(axis.image for axis in axes) + k * prod(axis.windows for axis in axes)
     return products + PACK * words

@@ -16,7 +16,7 @@ from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_run_weights import run_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
@@ -33,7 +33,6 @@ from convgrad.problem.conv import ConvProblem
 UNROLLED_WINDOWS = 4
 MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
-SCATTERED = 0.8  # cycles more per weight, likewise, of lanes farther apart than rows, which are not side by side either
 EVEN = 1.15  # times the sums
 FELT = 0.02  # of all cycles: less says nothing about two plans
 

@@ -13,7 +13,8 @@ from math import gcd
 
 from convgrad.plan.matrix import watched
 from convgrad.plan.weights import WeightsPlan
-from convgrad.plan.window_axes import WindowAxis
+from convgrad.plan.window_axes import WindowAxis, window_axes
+from convgrad.problem.conv import ConvProblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +72,29 @@ class Fold:
         return WindowAxis(self.pairs, image, axis.taps, stride, dilation, self.first // unit)
 
 
-def folds(axes: tuple[WindowAxis, ...]) -> Iterator[Fold]:
+def folds(problem: ConvProblem) -> Iterator[Fold]:
     """Ways to fold one axis: pairs of a window of each half, and of neighbours.
 
-    There are no elements between those that x has for one window and for the other.
+    There are no elements between those that x has for one window and for the other, and partners are not neighbours in
+    memory, as those of other pairs are.
     """
-    for n, axis in enumerate(axes):
+    for n, axis in enumerate(window_axes(problem)):
         half = -(-axis.windows // 2)
         for step, apart in ((1, half), (2, 1)):
-            if axis.windows > 1 and axis.image >= apart * axis.stride and (step, apart) != (2, half):
-                yield Fold(number=n, axis=axis, step=step, apart=apart)
+            fold = Fold(number=n, axis=axis, step=step, apart=apart)
+            new = axis.windows > 1 and (step, apart) != (2, half)
+            if new and axis.image >= fold.partner and _apart(problem, fold):
+                yield fold
+
+
+def _apart(problem: ConvProblem, fold: Fold) -> bool:
+    x, y = ((steps[0], *steps[3:])[fold.number] for steps in (problem.x_strides, problem.y_strides))
+    return 1 not in (abs(fold.partner * x), abs(fold.apart * y))
+
+
+def folded(axes: tuple[WindowAxis, ...], fold: Fold) -> tuple[WindowAxis, ...]:
+    """With pairs of windows on one of them."""
+    return (*axes[: fold.number], fold.folded, *axes[fold.number + 1 :])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +116,8 @@ class FarPairsPlan(WeightsPlan):
         """Assert what the emitter relies on."""
         super(FarPairsPlan, self).validate()
         assert self.problem.dtype == "bf16"
+        assert self.axes == folded(window_axes(self.problem), self.fold)
+        assert _apart(self.problem, self.fold)
         assert not any((self.spread, self.direct, self.rows_in_place, self.lanes_in_place))
         assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
 
