@@ -11,12 +11,14 @@ from convgrad.plan.far_pairs import FarPairsPlan, Fold, folded, folds
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_blocks import LOOK
 from convgrad.plan.row_tiles import best_row_tile
-from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.units import needs_watch, products_on
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.plan.window_blocks import PACK, cheapest_window_blocks
 from convgrad.problem.conv import ConvProblem
 
+PICKED = 2.0  # cycles for a word
+TOGETHER = 0.25  # likewise, of planes, before squares of words are turned
+DOTS = 2.0  # times the cycles of multiply-adds, of which two are thought to begin at once; others count them alike
 TIE = 0.85  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
 
 
@@ -33,6 +35,7 @@ def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tup
     fold = min(ways, key=lambda fold: _rough_cycles(problem, axes, fold))
     axes = folded(axes, fold)
     lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
+    sides: list[tuple[float, float, FarPairsPlan]] = []  # by what they take, and beside other plans
     for side, other in ("yx", "xy"):
         rows, lanes = problem.shapes[other][2], problem.shapes[side][2]
         shape = best_row_tile(rows, axes[-1], lanes, LANES, machine.registers, rows_shift=side == "y")
@@ -43,12 +46,21 @@ def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tup
             fold=fold, watch=watch,
         )  # fmt: skip
         rows_of_windows = problem.groups * prod(_met(axis) for axis in axes[:-1])
-        cycles, plan = cheapest_window_blocks(plan, rows_of_windows * shape.cycles)
+        products = rows_of_windows * shape.cycles
+        cycles, plan = cheapest_window_blocks(plan, DOTS * products)
         lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
         if lane_step != 1:
             each = TURN if row_step == 1 else SCATTERED if lane_step > row_step else 0.0
             cycles += each * prod(problem.shapes["w"])
-        yield TIE * (cycles + LOOK * watch), plan
+        for tensor, times in ((side, plan.row_shares), (other, plan.lane_shares)):
+            cycles += times * _picking(problem, axes, fold, tensor)
+        if not lanes_first[side]:
+            cycles += TOGETHER * plan.row_shares * _words(problem, axes, side)
+        sides.append((cycles, TIE * (cycles - (DOTS - 1) * products + LOOK * watch), plan))
+    least = 0.0
+    for _, cycles, plan in sorted(sides, key=lambda side: side[0]):
+        least = max(least, cycles)
+        yield least, plan
 
 
 def _met(axis: WindowAxis) -> int:
@@ -59,6 +71,24 @@ def _met(axis: WindowAxis) -> int:
 def _rough_cycles(problem: ConvProblem, axes: tuple[WindowAxis, ...], fold: Fold) -> float:
     """Of products, and to pack all words once."""
     axes, c, k = folded(axes, fold), problem.x_channels, problem.y_channels
-    products = c * -(-k // LANES) * prod(map(_met, axes)) / FMA_PER_CYCLE
-    words = c * prod(axis.image for axis in axes) + k * prod(axis.windows for axis in axes)
-    return products + PACK * words
+    products = c * -(-k // LANES) * prod(map(_met, axes))
+    return problem.groups * products + sum(
+        PACK * _words(problem, axes, name) + _picking(problem, axes, fold, name) for name in "xy"
+    )
+
+
+def _words(problem: ConvProblem, axes: tuple[WindowAxis, ...], tensor: str) -> int:
+    """Of a tensor, in a slab of all of it; rows of planes in whole vectors."""
+    channels, strides = problem.shapes[tensor][2], problem.strides[tensor]
+    *outer, row = (axis.image if tensor == "x" else axis.windows for axis in axes)
+    if abs(strides[2]) > abs(strides[-1]):
+        row = -(-row // LANES) * LANES
+    return problem.groups * channels * prod(outer) * row
+
+
+def _picking(problem: ConvProblem, axes: tuple[WindowAxis, ...], fold: Fold, tensor: str) -> float:
+    """Cycles to pick numbers from rows, channels being planes, where others lie between them."""
+    strides, inner = problem.strides[tensor], fold.number == len(axes) - 1
+    step = (fold.unit if tensor == "x" else fold.step) if inner else 1
+    among_others = abs(strides[2]) > abs(strides[-1]) and abs(strides[-1] * step) > 1
+    return PICKED * _words(problem, axes, tensor) * among_others

@@ -167,7 +167,10 @@ def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
     row_count, lane_count = (of_x, of_y) if plan.rows_shift else (of_y, of_x)
     lane_strides = (p.y_strides if plan.rows_shift else p.x_strides)[2:]
     turned = abs(lane_strides[0]) > abs(lane_strides[-1])
-    run = plan.row_count if plan.x_pixel_major else (plan.x_extent if plan.rows_shift else plan.block)[-1]
+    extent = plan.x_extent if plan.rows_shift else plan.block
+    run = plan.row_count if plan.x_pixel_major else extent[-1]
+    if plan.ON_UNITS and plan.x_pixel_major and plan.share_rows == plan.row_count == plan.row_pitch:
+        run *= extent[-1] if abs((p.x_strides if plan.rows_shift else p.y_strides)[-1]) == plan.row_count else 1
     far = SIZES[p.dtype] / FAR_BYTES
     return (
         Side(
