@@ -16,6 +16,7 @@ from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.plan.window_blocks import PACK, cheapest_window_blocks
 from convgrad.problem.conv import ConvProblem
 
+AGAIN = 2.0  # times that words are packed, by tasks that share them
 PICKED = 2.0  # cycles for a word
 TOGETHER = 0.25  # likewise, of planes, before squares of words are turned
 DOTS = 2.0  # times the cycles of multiply-adds, of which two are thought to begin at once; others count them alike
@@ -47,6 +48,8 @@ def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tup
         )  # fmt: skip
         rows_of_windows = problem.groups * prod(_met(axis) for axis in axes[:-1])
         products = rows_of_windows * shape.cycles
+        if plan.lane_blocks == 1 and 0 < lanes % LANES <= LANES // 2:
+            products *= 1 - 0.5 / plan.vectors  # half of the last vector is computed
         cycles, plan = cheapest_window_blocks(plan, DOTS * products)
         lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
         if lane_step != 1:
@@ -69,12 +72,11 @@ def _met(axis: WindowAxis) -> int:
 
 
 def _rough_cycles(problem: ConvProblem, axes: tuple[WindowAxis, ...], fold: Fold) -> float:
-    """Of products, and to pack all words once."""
+    """Of products, and of packing."""
     axes, c, k = folded(axes, fold), problem.x_channels, problem.y_channels
     products = c * -(-k // LANES) * prod(map(_met, axes))
-    return problem.groups * products + sum(
-        PACK * _words(problem, axes, name) + _picking(problem, axes, fold, name) for name in "xy"
-    )
+    packing = sum(PACK * _words(problem, axes, name) + _picking(problem, axes, fold, name) for name in "xy")
+    return problem.groups * products + AGAIN * packing
 
 
 def _words(problem: ConvProblem, axes: tuple[WindowAxis, ...], tensor: str) -> int:
