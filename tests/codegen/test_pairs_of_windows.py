@@ -207,9 +207,9 @@ def test_every_denormal_is_seen(problem):
 def test_any_axis_may_be_folded_either_way(layout):
     """Its first half with its second, and neighbours, whatever lies beside x, and with sums of either tensor."""
     tried = 0
-    for seed, (low, dilation) in enumerate(product((0, 3), (1, 2))):
+    for seed, (low, dilation) in enumerate(product((0, 4), (1, 2))):
         sizes = (3, (18, 20), (9, 11), (9, 10), (3, 3), 1, dilation, (1, low), layout)
-        plan = plan_of(far_apart(*sizes, bias_gradient="xy"[low % 2], **BF16), FarPairsPlan)
+        plan = plan_of(far_apart(*sizes, bias_gradient="xy"[seed % 2], **BF16), FarPairsPlan)
         axes = window_axes(plan.problem)
         for fold in folds(plan.problem):
             some = altered(replace(plan, fold=fold, axes=folded(axes, fold)), np.random.default_rng(seed))

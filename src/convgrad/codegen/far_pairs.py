@@ -22,7 +22,7 @@ from convgrad.codegen.weights import SumsStage, emit_weights, weights_fallback
 from convgrad.codegen.weights_ahead import WeightsAhead
 from convgrad.codegen.window_slabs import Bands
 from convgrad.dtypes import SIZES
-from convgrad.plan.far_pairs import FarPairsPlan
+from convgrad.plan.far_pairs import FarPairsPlan, of_windows
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.matrix import limits_of
 from convgrad.plan.window_axes import WindowAxis
@@ -40,29 +40,22 @@ def lower_far_pairs(plan: FarPairsPlan) -> KernelModule:
     )  # fmt: skip
 
 
-def steps_of(strides: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the axes of windows."""
-    return (strides[0], *strides[3:])
-
-
 class PairsAhead(WeightsAhead):
     """What tiles fetch ahead: of both windows."""
 
     plan: FarPairsPlan
 
+    def strides_of(self, tensor: str) -> tuple[int, ...]:
+        """From pair to pair."""
+        return self.plan.strides_of(tensor)
+
     def walks(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> list[Walk]:
         """Of the first ones, and of their partners."""
-        plan, first = self.plan, self.bases
-        p, fold = plan.problem, plan.fold
+        p, fold, first = self.plan.problem, self.plan.fold, self.bases
         walks = WeightsAhead.walks(self, b, lane_block, tap, row)
-        steps = {
-            "x": fold.partner * steps_of(p.x_strides)[fold.number],
-            "y": fold.apart * steps_of(p.y_strides)[fold.number],
-        }
         tensors = [tensor for tensor, _, _ in self._operands(b)]
-        self.bases = [
-            b.beyond(base, steps[tensor] * SIZES[p.dtype]) for base, tensor in zip(first, tensors, strict=True)
-        ]
+        steps = [fold.units(tensor)[1] * of_windows(p.strides[tensor])[fold.number] for tensor in tensors]
+        self.bases = [b.beyond(base, step * SIZES[p.dtype]) for base, step in zip(first, steps, strict=True)]
         walks += WeightsAhead.walks(self, b, lane_block, tap, row)
         self.bases = first
         return walks
@@ -105,16 +98,8 @@ class FarPairSums(SumsStage):
         )
         self.watches: dict[str, Watch] = {}
         self.room: Value | None = None
-        self.tensor_strides = {name: self._strides(name) for name in "xy"}
+        self.tensor_strides = {name: plan.strides_of(name) for name in "xy"}
         self.first: Index = 0  # pair, or element of the scale, from which on something is packed
-
-    def _strides(self, tensor: str) -> tuple[int, ...]:
-        """Of a tensor, where the folded axis goes on by pairs, or by elements of the scale."""
-        plan, fold = self.plan, self.plan.fold
-        n = fold.number and fold.number + 2
-        strides = list(plan.problem.strides[tensor])
-        strides[n] *= fold.unit if tensor == "x" else fold.step
-        return tuple(strides)
 
     @property
     def shared_bytes(self) -> int:
@@ -147,22 +132,17 @@ class FarPairSums(SumsStage):
         if tensor == "x":
             origin, low, _ = self._on_x(b, fold.number, self.first, bands.get(fold.number, 0))
             self.first = b.add(origin, low)
-            before = (fold.first - fold.axis.low) * steps_of(self.plan.problem.x_strides)[fold.number]
-            source = b.add(source, before)
+            step = of_windows(self.plan.problem.x_strides)[fold.number]
+            source = b.add(source, (fold.first - fold.axis.low) * step)
         return dims, source, target
 
     def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
         """Words where both windows of a pair have a number, and numbers next to zeros where one has."""
-        p, fold = self.plan.problem, self.plan.fold
-        n, (start, stop) = (
-            fold.number,
-            (fold.met()[0], fold.met(fold.partner)[1]) if tensor == "x" else (0, fold.whole_pairs),
-        )
-        step = steps_of(p.strides[tensor])[n]
+        p, fold, n = self.plan.problem, self.plan.fold, self.plan.fold.number
         folded, extent = dims[n], dims[n].extent
-        both = paired_copy(
-            self.isa, self.watches.get(tensor), self.room, step * (fold.partner if tensor == "x" else fold.apart)
-        )
+        start, stop, every = fold.shared(tensor)
+        partner = fold.units(tensor)[1] * of_windows(p.strides[tensor])[n]
+        both = paired_copy(self.isa, self.watches.get(tensor), self.room, partner)
 
         def part(low: Index, high: Index, copy: PairedCopy) -> None:
             if isinstance(low, int) and isinstance(high, int) and high <= low:
@@ -176,7 +156,7 @@ class FarPairSums(SumsStage):
         if start > 0:
             part(0, low, replace(both, alone=True))
         part(low, high, both)
-        if stop < (fold.folded.image if tensor == "x" else fold.pairs):
+        if stop < every:
             part(high, extent, both.with_partner(None))
 
     # --- arithmetic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 from convgrad.plan.costs import SCATTERED, TURN
@@ -34,36 +35,41 @@ def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tup
     if not ways or not prod(axis.windows for axis in axes):
         return
     fold = min(ways, key=lambda fold: _rough_cycles(problem, axes, fold))
-    axes = folded(axes, fold)
-    lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
-    sides: list[tuple[float, float, FarPairsPlan]] = []  # by what they take, and beside other plans
-    for side, other in ("yx", "xy"):
-        rows, lanes = problem.shapes[other][2], problem.shapes[side][2]
-        shape = best_row_tile(rows, axes[-1], lanes, LANES, machine.registers, rows_shift=side == "y")
-        plan = FarPairsPlan(
-            problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, lane_side=side,
-            vectors=shape.vectors, lane_groups=1, spread=False, row_channels=shape.row_channels, tile_taps=shape.taps,
-            block=(1,) * len(axes), chunks=1, lane_shares=1, row_shares=1, x_pixel_major=lanes_first[other],
-            fold=fold, watch=watch,
-        )  # fmt: skip
-        rows_of_windows = problem.groups * prod(_met(axis) for axis in axes[:-1])
-        products = rows_of_windows * shape.cycles
-        if plan.lane_blocks == 1 and 0 < lanes % LANES <= LANES // 2:
-            products *= 1 - 0.5 / plan.vectors  # half of the last vector is computed
-        cycles, plan = cheapest_window_blocks(plan, DOTS * products)
-        lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
-        if lane_step != 1:
-            each = TURN if row_step == 1 else SCATTERED if lane_step > row_step else 0.0
-            cycles += each * prod(problem.shapes["w"])
-        for tensor, times in ((side, plan.row_shares), (other, plan.lane_shares)):
-            cycles += times * _picking(problem, axes, fold, tensor)
-        if not lanes_first[side]:
-            cycles += TOGETHER * plan.row_shares * _words(problem, axes, side)
-        sides.append((cycles, TIE * (cycles - (DOTS - 1) * products + LOOK * watch), plan))
+    base = FarPairsPlan(
+        problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=folded(axes, fold), lane_side="y", vectors=1,
+        lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
+        row_shares=1, x_pixel_major=False, fold=fold, watch=watch,
+    )  # fmt: skip
+    sides = sorted((_along(base, side, other, machine) for side, other in ("yx", "xy")), key=lambda side: side[0])
     least = 0.0
-    for _, cycles, plan in sorted(sides, key=lambda side: side[0]):
+    for _, cycles, plan in sides:
         least = max(least, cycles)
         yield least, plan
+
+
+def _along(base: FarPairsPlan, side: str, other: str, machine: Machine) -> tuple[float, float, FarPairsPlan]:
+    """Lanes along one side: cycles, those to be compared with other plans, and the plan."""
+    problem, axes = base.problem, base.axes
+    rows, lanes = problem.shapes[other][2], problem.shapes[side][2]
+    lanes_first = {name: abs(problem.strides[name][2]) <= abs(problem.strides[name][-1]) for name in "xy"}
+    shape = best_row_tile(rows, axes[-1], lanes, LANES, machine.registers, rows_shift=side == "y")
+    plan = replace(
+        base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
+        x_pixel_major=lanes_first[other],
+    )  # fmt: skip
+    products = problem.groups * prod(_met(axis) for axis in axes[:-1]) * shape.cycles
+    if plan.lane_blocks == 1 and 0 < lanes % LANES <= LANES // 2:
+        products *= 1 - 0.5 / plan.vectors  # half of the last vector is computed
+    cycles, plan = cheapest_window_blocks(plan, DOTS * products)
+    lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
+    if lane_step != 1:
+        each = TURN if row_step == 1 else SCATTERED if lane_step > row_step else 0.0
+        cycles += each * prod(problem.shapes["w"])
+    for tensor, times in ((side, plan.row_shares), (other, plan.lane_shares)):
+        cycles += times * _picking(problem, axes, base.fold, tensor)
+    if not lanes_first[side]:
+        cycles += TOGETHER * plan.row_shares * _words(problem, axes, side)
+    return cycles, TIE * (cycles - (DOTS - 1) * products + LOOK * base.watch), plan
 
 
 def _met(axis: WindowAxis) -> int:
@@ -90,7 +96,7 @@ def _words(problem: ConvProblem, axes: tuple[WindowAxis, ...], tensor: str) -> i
 
 def _picking(problem: ConvProblem, axes: tuple[WindowAxis, ...], fold: Fold, tensor: str) -> float:
     """Cycles to pick numbers from rows, channels being planes, where others lie between them."""
-    strides, inner = problem.strides[tensor], fold.number == len(axes) - 1
-    step = (fold.unit if tensor == "x" else fold.step) if inner else 1
+    strides = problem.strides[tensor]
+    step = fold.units(tensor)[0] if fold.number == len(axes) - 1 else 1
     among_others = abs(strides[2]) > abs(strides[-1]) and abs(strides[-1] * step) > 1
     return PICKED * _words(problem, axes, tensor) * among_others

@@ -1,8 +1,9 @@
-"""Weights gradients by dot products of two windows half an axis apart, with slabs of words.
+"""Weights gradients by dot products of two windows that are no neighbours in memory, with slabs of words.
 
-One axis is folded: of its windows p the first half comes with window p + half each, at the same place of a slab. A word
-is then a number for one of them and the number that the other meets there, and a plan of words is one for f32 of half
-the windows: no row of windows has an odd end, strides skip words, and channels that lie side by side stay so.
+One axis is folded: each window of its first half comes with one of the second, or with the next one. A word is a number
+that one of them meets and the one that the other meets at the same tap, so a plan of words is one for f32 of half the
+windows: no row of windows has an odd end, strides skip words, taps leave out what lies beside x, and channels that lie
+side by side stay so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from math import gcd
 from convgrad.plan.matrix import watched
 from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis, window_axes
-from convgrad.problem.conv import ConvProblem
+from convgrad.problem.conv import ConvProblem, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,18 @@ class Fold:
 
     @property
     def partner(self) -> int:
-        """Elements of x."""
+        """Elements of x from what one window of a pair meets to what the other does."""
         return self.apart * self.axis.stride
+
+    def units(self, tensor: str) -> tuple[int, int]:
+        """Elements of a tensor from one that a slab holds to the next, and to its partner."""
+        return (self.unit, self.partner) if tensor == "x" else (self.step, self.apart)
+
+    def shared(self, tensor: str) -> tuple[int, int, int]:
+        """Words that hold both numbers, start <= u < stop, where partners are alone before these, and all words."""
+        if tensor == "y":
+            return 0, self.whole_pairs, self.pairs
+        return self.met()[0], self.met(self.partner)[1], self.folded.image
 
     @property
     def unit(self) -> int:
@@ -88,8 +99,13 @@ def folds(problem: ConvProblem) -> Iterator[Fold]:
 
 
 def _apart(problem: ConvProblem, fold: Fold) -> bool:
-    x, y = ((steps[0], *steps[3:])[fold.number] for steps in (problem.x_strides, problem.y_strides))
-    return 1 not in (abs(fold.partner * x), abs(fold.apart * y))
+    steps = (fold.units(name)[1] * of_windows(problem.strides[name])[fold.number] for name in "xy")
+    return 1 not in map(abs, steps)
+
+
+def of_windows(strides: Ints) -> Ints:
+    """Those of the axes that windows have."""
+    return (strides[0], *strides[3:])
 
 
 def folded(axes: tuple[WindowAxis, ...], fold: Fold) -> tuple[WindowAxis, ...]:
@@ -111,6 +127,12 @@ class FarPairsPlan(WeightsPlan):
     fold: Fold
     watch: bool
     fallback: WeightsPlan | None = None
+
+    def strides_of(self, tensor: str) -> Ints:
+        """Of a tensor, where the folded axis goes on by pairs, or by elements of the scale."""
+        strides = list(self.problem.strides[tensor])
+        strides[self.fold.number and self.fold.number + 2] *= self.fold.units(tensor)[0]  # beyond groups and channels
+        return tuple(strides)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
