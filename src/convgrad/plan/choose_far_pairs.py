@@ -14,7 +14,7 @@ from convgrad.plan.matrix_blocks import LOOK
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.units import needs_watch, products_on
 from convgrad.plan.window_axes import WindowAxis, window_axes
-from convgrad.plan.window_blocks import PACK, cheapest_window_blocks
+from convgrad.plan.window_blocks import PACK_WORD, cheapest_window_blocks
 from convgrad.problem.conv import ConvProblem
 
 AGAIN = 2.0  # times that words are packed, by tasks that share them
@@ -81,7 +81,7 @@ def _rough_cycles(problem: ConvProblem, axes: tuple[WindowAxis, ...], fold: Fold
     """Of products, and of packing."""
     axes, c, k = folded(axes, fold), problem.x_channels, problem.y_channels
     products = c * -(-k // LANES) * prod(map(_met, axes))
-    packing = sum(PACK * _words(problem, axes, name) + _picking(problem, axes, fold, name) for name in "xy")
+    packing = sum(PACK_WORD * _words(problem, axes, name) + _picking(problem, axes, fold, name) for name in "xy")
     return problem.groups * products + AGAIN * packing
 
 

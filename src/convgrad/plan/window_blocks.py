@@ -26,6 +26,7 @@ MOST_WINDOWS = 512  # packed at a time
 ROW_WINDOWS = 256  # of a block in place
 MOST_CHUNKS = 16
 PACK = 0.5  # cycles per number copied by vectors into a slab
+PACK_WORD = 0.25  # likewise, of two bf16, which nothing widens
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
 LEAST_TASKS = 16
@@ -171,18 +172,18 @@ def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
     run = plan.row_count if plan.x_pixel_major else extent[-1]
     if plan.ON_UNITS and plan.x_pixel_major and plan.share_rows == plan.row_count == plan.row_pitch:
         run *= extent[-1] if abs((p.x_strides if plan.rows_shift else p.y_strides)[-1]) == plan.row_count else 1
-    far = SIZES[p.dtype] / FAR_BYTES
+    far, pack = SIZES[p.dtype] / FAR_BYTES, PACK_WORD if plan.ON_UNITS else PACK
     return (
         Side(
             units=-(-plan.row_count // plan.row_channels), channels=plan.row_channels,
             slab_bytes=size * plan.row_slab_size,
             cycles=blocks * row_count * plan.row_count * p.groups
-            * (far if plan.rows_in_place else PACK + far + ROW / max(1, run)),
+            * (far if plan.rows_in_place else pack + far + ROW / max(1, run)),
         ),
         Side(
             units=plan.lane_blocks, channels=plan.width, slab_bytes=size * plan.lane_slab_size,
             cycles=blocks * lane_count * plan.lane_count * p.groups
-            * (far if plan.lanes_in_place else (TURN if turned else PACK) + far),
+            * (far if plan.lanes_in_place else (TURN if turned else pack) + far),
         ),
     )  # fmt: skip
 
