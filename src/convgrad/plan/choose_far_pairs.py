@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from convgrad.plan.choose_dots import HALF_EMPTY
 from convgrad.plan.costs import SCATTERED, TURN
 from convgrad.plan.dots import LANES
 from convgrad.plan.far_pairs import FarPairsPlan, Fold, folded, folds
 from convgrad.plan.machine import Machine
 from convgrad.plan.matrix_blocks import LOOK
 from convgrad.plan.row_tiles import best_row_tile
+from convgrad.plan.tiles import FAR, NUMBER, VECTOR
 from convgrad.plan.units import needs_watch, products_on
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.plan.window_blocks import PACK_WORD, cheapest_window_blocks
@@ -20,8 +22,10 @@ from convgrad.problem.conv import ConvProblem
 AGAIN = 2.0  # times that words are packed, by tasks that share them
 PICKED = 2.0  # cycles for a word
 TOGETHER = 0.25  # likewise, of planes, before squares of words are turned
-DOTS = 2.0  # times the cycles of multiply-adds, of which two are thought to begin at once; others count them alike
-TIE = 0.85  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
+ALIKE = 0.5  # of the cycles of products, which are one a cycle: others count two
+LATENCY = 6.0  # cycles of a dot product
+ONE_VECTOR = 1.5  # cycles, measured, of a row of a tile of one vector: its word is broadcast apart
+TIE = 0.9  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
 
 
 def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, FarPairsPlan]]:
@@ -57,10 +61,10 @@ def _along(base: FarPairsPlan, side: str, other: str, machine: Machine) -> tuple
         base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
         x_pixel_major=lanes_first[other],
     )  # fmt: skip
-    products = problem.groups * prod(_met(axis) for axis in axes[:-1]) * shape.cycles
+    products = problem.groups * prod(_met(axis) for axis in axes[:-1]) * _row_cycles(plan)
     if plan.lane_blocks == 1 and 0 < lanes % LANES <= LANES // 2:
         products *= 1 - 0.5 / plan.vectors  # half of the last vector is computed
-    cycles, plan = cheapest_window_blocks(plan, DOTS * products)
+    cycles, plan = cheapest_window_blocks(plan, products)
     lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
     if lane_step != 1:
         each = TURN if row_step == 1 else SCATTERED if lane_step > row_step else 0.0
@@ -69,7 +73,19 @@ def _along(base: FarPairsPlan, side: str, other: str, machine: Machine) -> tuple
         cycles += times * _picking(problem, axes, base.fold, tensor)
     if not lanes_first[side]:
         cycles += TOGETHER * plan.row_shares * _words(problem, axes, side)
-    return cycles, TIE * (cycles - (DOTS - 1) * products + LOOK * base.watch), plan
+    tie = HALF_EMPTY if problem.groups > 1 and 2 * lanes <= LANES else TIE
+    return cycles, tie * (cycles - ALIKE * products + LOOK * base.watch), plan
+
+
+def _row_cycles(plan: FarPairsPlan) -> float:
+    """Of all tiles, for a row of windows."""
+    cycles, tiles = 0.0, -(-plan.row_count // plan.row_channels) * plan.lane_blocks
+    for met, windows in plan.axes[-1].meeting(plan.tile_taps).items():
+        rows, columns = plan.row_channels, plan.vectors
+        rows, columns = (rows * met, columns) if plan.rows_shift else (rows, columns * met)
+        loads = ONE_VECTOR * rows if columns == 1 else NUMBER * rows + (VECTOR + FAR) * columns
+        cycles += tiles * windows * max(rows * columns, loads, LATENCY)
+    return cycles
 
 
 def _met(axis: WindowAxis) -> int:
