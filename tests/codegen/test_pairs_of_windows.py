@@ -1,4 +1,4 @@
-"""Weights gradients by dot products of windows side by side, read where they lie: exactly, and nothing beside them."""
+"""Weights gradients by dot products of windows side by side, or far apart: exactly, and nothing beside them."""
 
 from dataclasses import replace
 from itertools import product
@@ -16,10 +16,12 @@ from codegen.test_plane_rows import problem_of as plane_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise_dots import DepthwiseDotsPlan
+from convgrad.plan.far_pairs import FarPairsPlan, folded, folds
 from convgrad.plan.group_dots import GroupDotsPlan
 from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.plane_dots import PlaneDotsPlan
+from convgrad.plan.window_axes import window_axes
 
 pytestmark = needs_dots
 PLANES = AXES | {
@@ -67,6 +69,20 @@ ACROSS_GROUPS = {  # batch, groups, channels, extents of x and y, taps, stride, 
 }
 
 
+FAR_APART = {  # batch, channels, extents of x and y, taps, stride, dilation, low pad, layout
+    "two images": (2, (18, 33), (7, 9), (7, 9), (3, 3), 1, 1, 1, "NXC"),
+    "an odd batch": (5, (20, 17), (9, 7), (5, 4), (3, 3), 2, 1, 1, "NCX"),
+    "halves of a plane": (1, (33, 40), (11, 6), (11, 6), (3, 3), 1, 1, 1, "NXC"),
+    "halves of a plane, gaps": (1, (17, 21), (16, 17), (5, 6), (2, 2), (3, 3), 1, 0, "NCX"),
+    "neighbours in a dilated plane": (1, (20, 36), (9, 10), (9, 10), (3, 3), 1, 4, 4, "NXC"),
+    "wide pads": (1, (18, 20), (5, 7), (13, 15), (3, 3), 1, 2, 6, "NCX"),
+    "a row": (1, (24, 19), (61,), (61,), (5,), 1, 1, 2, "NCX"),
+    "lanes along x": (3, (19, 5), (8, 13), (4, 7), (5, 5), 2, 1, 2, "NCX"),
+    "windows without taps inside": (4, (16, 33), (3, 3), (3, 3), (5, 5), 1, 1, 2, "NXC"),
+    "three axes": (1, (17, 16), (5, 4, 6), (5, 4, 6), (3, 3, 1), 1, 1, (1, 1, 0), "NXC"),
+}
+
+
 def in_place_problem(extent, taps, channels, dilation, low, **more):
     sizes = {"channels": channels, "groups": 3, "batch": 2, "dilation": dilation, "low": low}
     return problem_of(W, extent, extent, taps, **sizes, **more)
@@ -87,8 +103,13 @@ def across_groups(batch, groups, channels, x, y, taps, stride, dilation, low, la
     return problem_of(W, x, y, taps, **sizes, layout=layout, **more)
 
 
-KINDS = [PlaneDotsPlan, InPlaceDotsPlan, RowDotsPlan, DepthwiseDotsPlan, GroupDotsPlan]
-ALTERED = KINDS[:3]  # whose blocks may be any
+def far_apart(batch, channels, x, y, taps, stride, dilation, low, layout, **more):
+    sizes = {"batch": batch, "channels": channels, "stride": stride, "dilation": dilation, "low": low}
+    return problem_of(W, x, y, taps, **sizes, layout=layout, **more)
+
+
+KINDS = [PlaneDotsPlan, InPlaceDotsPlan, RowDotsPlan, DepthwiseDotsPlan, GroupDotsPlan, FarPairsPlan]
+ALTERED = (*KINDS[:3], FarPairsPlan)  # whose blocks may be any
 BF16 = {"dtype": "bf16", "out_dtype": "f32"}
 
 
@@ -101,6 +122,8 @@ def problems(kind, **more):
     if kind is GroupDotsPlan:
         more.pop("bias_gradient", None)
         return {name: across_groups(*sizes, **more) for name, sizes in ACROSS_GROUPS.items()}
+    if kind is FarPairsPlan:
+        return {name: far_apart(*sizes, **more) for name, sizes in FAR_APART.items()}
     if kind is RowDotsPlan:
         return {name: row_problem(*sizes, **more) for name, sizes in IN_ROWS.items()}
     return {name: in_place_problem(*sizes, **more) for name, sizes in IN_PLACE.items()}
@@ -146,6 +169,7 @@ SMALL = {
     RowDotsPlan: problem_of(W, (2, 4, 8), (2, 2, 4), (3, 3, 3), channels=(1, 2), stride=(1, 2, 2), low=1, **BF16),
     DepthwiseDotsPlan: side_by_side(4, (2, 2), (2, 2), (5, 4), 1, 2, **BF16),
     GroupDotsPlan: across_groups(3, 2, (2, 2), (2, 3), (2, 3), (3, 3), 1, 1, 1, "NXC", **BF16),
+    FarPairsPlan: far_apart(1, (9, 10), (3, 3), (3, 3), (3, 2), 1, 1, (1, 0), "NXC", **BF16),
 }
 STRIDED = plane_problem(W, ((5, 10), (3, 5), (3, 3), (2, 2), (1, 1), (1, 1)), groups=1, batch=1, **BF16)
 VALID = problem_of(W, (4, 4, 6), (2, 2, 4), (3, 3, 3), channels=(1, 2), **BF16)
@@ -164,7 +188,7 @@ def test_numbers_that_dot_products_take_differently_are_computed_on_vectors(kind
 @pytest.mark.parametrize(
     "problem",
     [*SMALL.values(), STRIDED, VALID],
-    ids=["plane", "in place", "rows", "side by side", "groups", "strided plane", "no pads"],
+    ids=["plane", "in place", "rows", "side by side", "groups", "far apart", "strided plane", "no pads"],
 )
 def test_every_denormal_is_seen(problem):
     """Wherever a window meets one; dot products take it for zero."""
@@ -177,6 +201,21 @@ def test_every_denormal_is_seen(problem):
             given = {n: v.copy() for n, v in ones.items()}
             given[name].flat[place] = -(2.0**-133)
             assert run(plan, given, made=made)[1], f"not seen at {np.unravel_index(place, values.shape)} of {name}"
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+def test_any_axis_may_be_folded_either_way(layout):
+    """Its first half with its second, and neighbours, whatever lies beside x, and with sums of either tensor."""
+    tried = 0
+    for seed, (low, dilation) in enumerate(product((0, 4), (1, 2))):
+        sizes = (3, (18, 20), (9, 11), (9, 10), (3, 3), 1, dilation, (1, low), layout)
+        plan = plan_of(far_apart(*sizes, bias_gradient="xy"[seed % 2], **BF16), FarPairsPlan)
+        axes = window_axes(plan.problem)
+        for fold in folds(plan.problem):
+            some = altered(replace(plan, fold=fold, axes=folded(axes, fold)), np.random.default_rng(seed))
+            check_plan(plan.problem, some, machine_for(HERE[-1]), seed, low=bool(seed % 2))
+            tried += 1
+    assert tried >= 20
 
 
 def test_what_is_added_to_is_computed_on_vectors():

@@ -12,13 +12,14 @@ from codegen.matrix_checks import WIDE, run
 from codegen.random_problems import check_plan, random_problem, solve
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.far_pairs import FarPairsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
 from convgrad.plan.runs import DotRunPlan
 from convgrad.plan.turned_dots import TurnedDotPlan
 
 pytestmark = needs_dots
-KINDS = DotDataPlan, DotWeightsPlan, PairedOutputsPlan, PairedFoldedPlan, DotRunPlan, TurnedDotPlan
+KINDS = DotDataPlan, DotWeightsPlan, PairedOutputsPlan, PairedFoldedPlan, DotRunPlan, TurnedDotPlan, FarPairsPlan
 ROWS, PATCHES, GROUPS = (
     {"image": (6, 27), "windows": (6, 27), "taps": (3, 3), "low": 1},
     {"image": (9, 40), "windows": (5, 20), "taps": (3, 3), "stride": 2, "low": 1},

@@ -14,6 +14,7 @@ from convgrad.plan.blocks import MOST_PACKINGS
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.dots import DotWeightsPlan
+from convgrad.plan.far_pairs import FarPairsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.matrix import MatrixDataPlan
 from convgrad.plan.weights import WeightsPlan
@@ -220,7 +221,20 @@ def test_dot_products_leave_groups_of_half_a_vector_to_plans_across_groups():
     for channels, by_dots in ((8, False), (16, True)):
         problem = problem_of(Unknown.W, channels=(channels, channels), **layer)
         plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)
-        assert isinstance(plan, DotWeightsPlan) == by_dots
+        assert isinstance(plan, DotWeightsPlan | FarPairsPlan) == by_dots
+
+
+def test_windows_are_paired_on_the_axis_that_wastes_the_least():
+    """Two images; halves of a plane; neighbours in a dilated one, of which some taps meet few rows."""
+    machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
+    small = {"channels": (512, 512), "image": 7, "windows": 7, "taps": 3, "low": 1}
+    dilated = {"channels": (512, 256), "image": 33, "windows": 33, "taps": 3, "low": 18, "dilation": 18}
+    for layer, number, step in (
+        ({**small, "batch": 8}, 0, 1), ({**small, "image": 16, "windows": 16}, 1, 1), (dilated, 1, 2),
+    ):  # fmt: skip
+        problem = replace(problem_of(Unknown.W, **layer, nxc=True), dtype="bf16", out_dtype="bf16")
+        plan = next(plan for plan in variants(problem, machine) if isinstance(plan, FarPairsPlan))
+        assert (plan.fold.number, plan.fold.step) == (number, step)
 
 
 def test_lanes_of_many_weights_lie_near_each_other_in_them():

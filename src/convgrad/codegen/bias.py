@@ -85,23 +85,28 @@ class BiasShare:
 
     def _box(self, b: Builder, starts: list[Index]) -> tuple[Index, list[tuple[Index, int]]]:
         """Where the elements of a block begin, and extent and step of every axis but the channels."""
-        plan, p = self.plan, self.plan.problem
+        p = self.plan.problem
         strides = p.strides[p.bias_gradient]
         origin: Index = 0
         box = []
-        for axis, start, block, step in zip(plan.axes, starts, plan.block, (strides[0], *strides[3:]), strict=True):
-            first, last = (self._x_share if p.bias_gradient == "x" else self._y_share)(b, axis, start, block)
+        for n, (start, step) in enumerate(zip(starts, (strides[0], *strides[3:]), strict=True)):
+            axis, first, stop = self.windows(b, n, start)
+            first, last = (self._x_share if p.bias_gradient == "x" else self._y_share)(b, axis, first, stop)
             origin = b.add(origin, b.mul(first, step))
             box.append((b.sub(last, first), step))
         return origin, box
 
-    @staticmethod
-    def _y_share(b: Builder, axis: WindowAxis, start: Index, block: int) -> tuple[Index, Index]:
-        """The windows of the block."""
-        return start, b.minimum(b.add(start, block), axis.windows)
+    def windows(self, b: Builder, n: int, start: Index) -> tuple[WindowAxis, Index, Index]:
+        """Of the block that begins with a window of axis n, or beyond: the axis, the first, and that of the next."""
+        return self.plan.axes[n], start, b.add(start, self.plan.block[n])
 
     @staticmethod
-    def _x_share(b: Builder, axis: WindowAxis, start: Index, block: int) -> tuple[Index, Index]:
+    def _y_share(b: Builder, axis: WindowAxis, start: Index, stop: Index) -> tuple[Index, Index]:
+        """The windows of the block."""
+        return start, b.minimum(stop, axis.windows)
+
+    @staticmethod
+    def _x_share(b: Builder, axis: WindowAxis, start: Index, stop: Index) -> tuple[Index, Index]:
         """From where tap 0 of the first window is to where that of the next block is; all that is left at the ends."""
 
         def edge(window: Index) -> Index:
@@ -112,7 +117,7 @@ class BiasShare:
                 place = b.select(b.compare("sgt", window, 0), index(place), index(0))
             return b.select(b.compare("slt", window, axis.windows), index(place), index(axis.image))
 
-        return edge(start), edge(b.add(start, block))
+        return edge(start), edge(stop)
 
 
 def finish_bias(plan: WeightsPlan | PlaneWeightsPlan, b: Builder, sums: Value, target: Value) -> None:

@@ -102,10 +102,6 @@ class GroupSums(SumsStage):
             source = b.at(source, b.mul(whole, many * group), kind)
             self.move(b, tensor, source, b.at(slab, b.mul(whole, step), self.kind), [*dims, rest, inner[1]])
 
-    def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
-        """Numbers of a tensor to its slab."""
-        self._copy().emit(b, source, slab, dims)
-
     # --- arithmetic
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:

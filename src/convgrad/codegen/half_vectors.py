@@ -10,6 +10,7 @@ from __future__ import annotations
 from convgrad.codegen.isa import ISAS
 from convgrad.plan.data import DataPlan
 from convgrad.plan.dots import LANES, DotDataPlan, DotWeightsPlan
+from convgrad.plan.far_pairs import FarPairsPlan
 from convgrad.plan.weights import WeightsPlan
 
 Columns = tuple[tuple[int, ...], frozenset[int]]  # where vectors begin, and which of them are halves
@@ -58,7 +59,7 @@ def dot_halves(plan: DotDataPlan) -> frozenset[int]:
 def weights_halves(plan: WeightsPlan) -> frozenset[int]:
     """Columns of a tile of weights, in the order (tap, vector), that are halves: where one block has all lanes."""
     rest = plan.lane_count % plan.lanes
-    plain = type(plan) in (WeightsPlan, DotWeightsPlan)
+    plain = type(plan) in (WeightsPlan, DotWeightsPlan, FarPairsPlan)
     alone = plain and ISAS[plan.isa].halves and not plan.spread and plan.lane_blocks == 1
     if not (alone and 0 < rest <= plan.lanes // 2):
         return frozenset()

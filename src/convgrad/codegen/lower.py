@@ -57,6 +57,7 @@ LOWERINGS = {
     "PlaneDataPlan": "plane_data.PlaneOutputs",
     "PlaneWeightsPlan": "plane_weights.PlaneSums",
     "DataPlan": "data.DataStages",
+    "FarPairsPlan": "far_pairs.FarPairSums",
     "WeightsPlan": "weights.SumsStage",
 }
 

@@ -39,6 +39,7 @@ class PairedCopy(Copy):
     partner: int | None
     watch: Watch | LeastWatch | None
     room: Value | None
+    alone: bool = False  # partners, next to zeros
 
     @property
     def own_squares(self) -> bool:
@@ -145,9 +146,7 @@ class PairedCopy(Copy):
         whole = b.mul(b.floor_div(run.extent, length), length)
 
         def vectors(q: Index, rest: Index | None = None) -> None:
-            even, odd = self._row(b, src, q, rest), Value(vector_of(length, "i16"), "zeroinitializer")
-            if self.partner is not None:
-                odd = self._row(b, self.src_at(b, src, self.partner), q, rest)
+            even, odd = self._parts(b, src, lambda place: self._row(b, place, q, rest))
             for part in range(PAIR):
                 places = range(part, length, PAIR) if planes > 1 else range(part * words, (part + 1) * words)
                 there = b.add(b.floor_div(q, PAIR), part * pitch) if planes > 1 else b.add(q, part * words)
@@ -173,6 +172,12 @@ class PairedCopy(Copy):
         if rest != 0:
             with b.when(b.compare("sgt", rest, 0)):
                 last()
+
+    def _parts(self, b: Builder, src: Value, load: Callable[[Value], Value]) -> tuple[Value, Value]:
+        """Numbers and their partners; zeros for those that are wanting."""
+        zeros = Value(vector_of(PAIR * self.isa.lanes(self.compute), "i16"), "zeroinitializer")
+        even = zeros if self.alone else load(src)
+        return even, zeros if self.partner is None else load(self.src_at(b, src, self.partner))
 
     def _row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
         """A vector of numbers, which are looked at."""
@@ -235,15 +240,18 @@ class PairedCopy(Copy):
 
     def _together(self, b: Builder, load: Callable[[int], Value]) -> Value:
         """Words whose lower halves are the even numbers, of numbers as they are stored."""
-        even = load(0)
+        even = None if self.alone else load(0)
+        odd = None if self.partner is None else load(self.partner)
+        one = even or odd
+        assert one is not None, "one of a word is a number"
         if self.src_dtype != "bf16":
-            odd = Value(even.type, "zeroinitializer") if self.partner is None else load(self.partner)
-            return words_of_f32(b, self.isa, even, odd)
-        kind = even.type.replace("i16", "i32")
-        low = b.cast("zext", even, kind)
-        if self.partner is None:
-            return low
-        return b.binary("or", low, b.binary("shl", b.cast("zext", load(self.partner), kind), constant(kind, 16)))
+            zeros = Value(one.type, "zeroinitializer")
+            return words_of_f32(b, self.isa, even or zeros, odd or zeros)
+        kind = one.type.replace("i16", "i32")
+        halves = [b.cast("zext", even, kind)] if even else []
+        if odd:
+            halves.append(b.binary("shl", b.cast("zext", odd, kind), constant(kind, 16)))
+        return halves[0] if len(halves) == 1 else b.binary("or", *halves)
 
     def note(self, b: Builder, numbers: Value) -> None:
         """Look at what is moved."""

@@ -115,11 +115,11 @@ class WindowSlabs:
         whole = b.floor_div(count, plan.row_run) if plan.row_run < plan.share_rows else 0
         if whole != 0:
             runs = Dim(whole, plan.row_run * channel, plan.row_step)
-            copy.emit(b, tensor, packed, [*dims, runs, Dim(plan.row_run, channel, channel_step)])
+            self.move(b, self.row_tensor, tensor, packed, [*dims, runs, Dim(plan.row_run, channel, channel_step)])
         rest = b.sub(count, b.mul(whole, plan.row_run))
         tensor = b.at(tensor, b.mul(whole, plan.row_run * channel), STORAGE[plan.problem.dtype])
         packed = b.at(packed, b.mul(whole, plan.row_step), self.kind)
-        copy.emit(b, tensor, packed, [*dims, Dim(rest, channel, channel_step)])
+        self.move(b, self.row_tensor, tensor, packed, [*dims, Dim(rest, channel, channel_step)])
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
         self._zero_border(b, slab, self.plan.lane_slab_size, self.lane_tensor, starts)
@@ -141,9 +141,13 @@ class WindowSlabs:
             here = b.add(source, b.mul(lane_block, plan.width * channel))
             there = b.add(target, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block))
             tensor = b.at(at.of(self.lane_tensor), here, STORAGE[plan.problem.dtype])
-            self._copy().emit(b, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
+            self.move(b, self.lane_tensor, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
+        """Numbers of a tensor to its slab; the first axes are those of windows."""
+        self._copy().emit(b, source, slab, dims)
 
     def _rows_of_task(self, b: Builder, at: Places) -> Value:
         """Where the first row channel of a task lies, if it is read from there."""

@@ -16,7 +16,7 @@ from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
 from convgrad.plan.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.choose_run_weights import run_weights_candidates
 from convgrad.plan.choose_window_lanes import window_lanes_candidates
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, TURN, TURN_PLANES
+from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
 from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
@@ -33,7 +33,6 @@ from convgrad.problem.conv import ConvProblem
 UNROLLED_WINDOWS = 4
 MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
-SCATTERED = 0.8  # cycles more per weight, likewise, of lanes farther apart than rows, which are not side by side either
 EVEN = 1.15  # times the sums
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
@@ -65,9 +64,11 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
     if products_on(problem, machine) is None:
         return []
     from convgrad.plan.choose_dots import dot_weights_candidates
+    from convgrad.plan.choose_far_pairs import far_pairs_candidates
     from convgrad.plan.choose_matrix import matrix_weights_candidates
 
-    return [*matrix_weights_candidates(problem, machine), *dot_weights_candidates(problem, machine)]
+    by_dots = [*dot_weights_candidates(problem, machine), *far_pairs_candidates(problem, machine)]
+    return [*matrix_weights_candidates(problem, machine), *by_dots]
 
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:

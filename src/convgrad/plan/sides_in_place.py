@@ -33,7 +33,7 @@ def ways_in_place(plan: WeightsPlan) -> Iterator[tuple[bool, bool]]:
     """Whether rows are read where they lie, and lanes."""
     p = plan.problem
     reads = not _narrow(plan) or plan.lanes * SIZES[plan.compute] >= WIDENING_BYTES
-    may = reads and not (plan.spread or plan.direct or plan.along_windows)
+    may = reads and not (plan.spread or plan.direct or plan.along_windows or plan.ON_UNITS)
     beside = plan.tile_taps > 1 and plan.axes[-1].clipped and not plan.in_segments  # taps that need zeros around x
     rows = may and plan.row_count >= plan.row_channels and not (beside and plan.rows_shift)
     lane_step = (p.y_strides if plan.rows_shift else p.x_strides)[2]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
@@ -19,10 +20,13 @@ from convgrad.plan.sides_in_place import crowding, in_place_cycles, ways_in_plac
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
 
+Plan = TypeVar("Plan", bound=WeightsPlan)
+
 MOST_WINDOWS = 512  # packed at a time
 ROW_WINDOWS = 256  # of a block in place
 MOST_CHUNKS = 16
 PACK = 0.5  # cycles per number copied by vectors into a slab
+PACK_WORD = 0.25  # likewise, of two bf16, which nothing widens
 CHUNK_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 SUM_BYTES = 512 * 1024  # of the sums of a task that stay in L2
 LEAST_TASKS = 16
@@ -58,16 +62,21 @@ class Side:
 
 def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """The plan with the cheapest blocks of windows, chunks and shares; `cycles` are its arithmetic's."""
+    return cheapest_window_blocks(plan, cycles)[1]
+
+
+def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
+    """Likewise, and all cycles."""
     candidates = [
         _shared(replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes), cycles)
         for block in _blocks(plan)
         for rows, lanes in ways_in_place(plan)
     ]
-    best = min(candidates, key=lambda candidate: candidate[0])[1]
+    total, best = min(candidates, key=lambda candidate: candidate[0])
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
-        return best
-    return replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
+        return total, best
+    return total, replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
 
 
 def rows_of_windows(plan: WeightsPlan) -> WeightsPlan:
@@ -114,7 +123,7 @@ def _whole_lines(plan: WeightsPlan) -> int:
     return unit if narrow and beside and p.x_strides[2] % unit == p.y_strides[2] % unit == 0 else 1
 
 
-def _shared(plan: WeightsPlan, cycles: float) -> tuple[float, WeightsPlan]:
+def _shared(plan: Plan, cycles: float) -> tuple[float, Plan]:
     """The cheapest chunks and shares for these blocks, and predicted cycles."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)
@@ -159,19 +168,22 @@ def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
     row_count, lane_count = (of_x, of_y) if plan.rows_shift else (of_y, of_x)
     lane_strides = (p.y_strides if plan.rows_shift else p.x_strides)[2:]
     turned = abs(lane_strides[0]) > abs(lane_strides[-1])
-    run = plan.row_count if plan.x_pixel_major else (plan.x_extent if plan.rows_shift else plan.block)[-1]
-    far = SIZES[p.dtype] / FAR_BYTES
+    extent = plan.x_extent if plan.rows_shift else plan.block
+    run = plan.row_count if plan.x_pixel_major else extent[-1]
+    if plan.ON_UNITS and plan.x_pixel_major and plan.share_rows == plan.row_count == plan.row_pitch:
+        run *= extent[-1] if abs((p.x_strides if plan.rows_shift else p.y_strides)[-1]) == plan.row_count else 1
+    far, pack = SIZES[p.dtype] / FAR_BYTES, PACK_WORD if plan.ON_UNITS else PACK
     return (
         Side(
             units=-(-plan.row_count // plan.row_channels), channels=plan.row_channels,
             slab_bytes=size * plan.row_slab_size,
             cycles=blocks * row_count * plan.row_count * p.groups
-            * (far if plan.rows_in_place else PACK + far + ROW / max(1, run)),
+            * (far if plan.rows_in_place else pack + far + ROW / max(1, run)),
         ),
         Side(
             units=plan.lane_blocks, channels=plan.width, slab_bytes=size * plan.lane_slab_size,
             cycles=blocks * lane_count * plan.lane_count * p.groups
-            * (far if plan.lanes_in_place else (TURN if turned else PACK) + far),
+            * (far if plan.lanes_in_place else (TURN if turned else pack) + far),
         ),
     )  # fmt: skip
 
