@@ -47,6 +47,7 @@ LOWERINGS = {
     "InPlaceDotsPlan": "in_place_dots",
     "InPlaceWeightsPlan": "in_place_weights",
     "WindowLanesPlan": "window_lanes",
+    "DotRowsTogetherPlan": "dot_rows_together",
     "DotRowsPlan": "dot_rows",
     "PlaneRowsPlan": "plane_rows",
     "PlaneDotsPlan": "plane_dots",
