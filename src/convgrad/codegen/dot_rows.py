@@ -7,6 +7,7 @@ from math import prod
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
+from convgrad.codegen.isa.base import shuffle
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR
 from convgrad.codegen.module import round64
 from convgrad.codegen.paired_copies import load_bf16
@@ -37,7 +38,7 @@ class DotRowOutputs(PlaneRowOutputs):
         self.unit, self.column_offsets = DOT_UNITS[plan.isa](), words.met
         self.tap_steps = row_major(plan.pair_rows, 1)
         self.steps_of_taps, self.group_step = (0, *self.tap_steps), prod(plan.pair_rows)
-        self.scratch_bytes = self.weights_start + round64(WORD * plan.run * self.group_step)
+        self.scratch_bytes = self.weights_start + round64(WORD * (plan.run * self.group_step + LANES))
         self.from_memory = self.group_step > HELD
         self.reads = WordReads(
             isa=self.isa, compute=plan.compute, dtype=plan.problem.dtype, step=inner.in_step, image=inner.in_extent,
@@ -59,6 +60,14 @@ class DotRowOutputs(PlaneRowOutputs):
     def _pack(self, b: Builder, source: Value, weights: Value, groups: Index) -> None:
         """Pairs of taps as words."""
         p = self.plan.problem
+        if prod(p.taps) <= PAIR * LANES and tuple(p.w_strides[3:]) == row_major(p.taps, 1):
+
+            def of_group(g: Index, _: object) -> None:
+                there = b.at(source, b.mul(g, p.w_strides[0]), "i16")
+                self._pack_at_once(b, there, b.at(weights, b.mul(g, self.group_step), "i32"))
+
+            b.loop(0, groups, of_group, name="weights")
+            return
         steps = [(p.w_strides[0], self.group_step), *zip(p.w_strides[3:-1], self.tap_steps[:-1], strict=True)]
 
         def nest(extents: list[Index], place: Index, packed: Index, n: int = 0) -> None:
@@ -74,6 +83,20 @@ class DotRowOutputs(PlaneRowOutputs):
 
         nest([groups, *p.taps[:-1]], 0, 0)
         self._look_at_weights(b, source, groups)
+
+    def _pack_at_once(self, b: Builder, source: Value, target: Value) -> None:
+        """All taps of a plane, which one vector holds; words beyond those that count are written, too."""
+        p, numbers = self.plan.problem, PAIR * LANES
+        taps = load_bf16(b, self.isa, source, numbers, prod(p.taps))
+        self.taps.note_bf16(b, taps)
+        places = [
+            numbers if tap is None else row * p.taps[-1] + tap  # a zero, or one of them
+            for row in range(prod(p.taps[:-1])) for pair in self.plan.words.pairs for tap in pair
+        ]  # fmt: skip
+        for first in range(0, len(places), numbers):
+            some = places[first : first + numbers]
+            words = shuffle(b, taps, constant(taps.type, 0), some + [numbers] * (numbers - len(some)))
+            b.store(b.cast("bitcast", words, vector_of(LANES, "i32")), b.at(target, first // PAIR, "i32"), WORD)
 
     def _look_at_weights(self, b: Builder, source: Value, groups: Index) -> None:
         """As many at a time as lie side by side."""
@@ -132,7 +155,7 @@ class DotRowOutputs(PlaneRowOutputs):
             for offset in self.row_offsets:
                 if offset not in self.rows_looked_at:
                     there = self._row_at(b, base, b.add(first, offset))
-                    self._note(b, self.reads.vectors(b, there, i, columns), columns)
+                    self._note(b, self._vectors(b, there, i, columns), columns)
 
     def _look(self, b: Builder, offset: int, vectors: dict[int, Value], columns: Columns) -> None:
         if offset in self.rows_looked_at:

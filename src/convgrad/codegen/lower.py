@@ -50,6 +50,7 @@ LOWERINGS = {
     "InPlaceDotsPlan": "in_place_dots.InPlaceDotSums",
     "InPlaceWeightsPlan": "in_place_weights.InPlaceSums",
     "WindowLanesPlan": "window_lanes.WindowLanesSums",
+    "DotRowsTogetherPlan": "dot_rows_together.OutputsTogether",
     "DotRowsPlan": "dot_rows.DotRowOutputs",
     "PlaneRowsPlan": "plane_rows.PlaneRowOutputs",
     "PlaneDotsPlan": "plane_dots.PlaneDotSums",

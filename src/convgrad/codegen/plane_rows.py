@@ -28,6 +28,7 @@ class PlaneRowOutputs(PlaneOutputs):
     """The stage. Scratch memory of a task: a row of zeros, and weights of its groups."""
 
     plan: PlaneRowsPlan
+    planes = 1  # at a time
     zeros: Value  # a row of them
     weights: Value  # of the plane, as are
     bias: Value
@@ -69,14 +70,15 @@ class PlaneRowOutputs(PlaneOutputs):
         plan, p = self.plan, self.plan.problem
         *blocks, run = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
-        first_group = b.mul(run, plan.run)
-        groups = plan.run if p.groups % plan.run == 0 else b.minimum(b.sub(p.groups, first_group), plan.run)
+        first_group, groups = self._groups(b, run)
         emit_zero(b, self.isa, plan.compute, at.scratch, plan.axes[-1].in_extent)
         weights = b.at(at.scratch, self.weights_start, "i8")
         self._pack(b, b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype]), weights, groups)
 
         def plane(g: Index, _: object) -> None:
-            self.zeros, self.weights = at.scratch, b.at(weights, b.mul(g, self.group_step), self.kind)
+            if self.planes > 1:  # the last of them begin early
+                g = b.minimum(g, b.sub(groups, self.planes))
+            self.zeros, self.weights = at.scratch, self._weights_of(b, weights, g)
             group = b.add(first_group, g)
             self.bias = self._bias(b, at, group)
             of_group = [b.mul(group, p.strides[name][1]) for name in (p.given, p.solved)]
@@ -85,7 +87,17 @@ class PlaneRowOutputs(PlaneOutputs):
             for phases in plan.outer_phases:
                 self._outer(b, phases, [], 0)
 
-        b.loop(0, groups, plane, name="group")
+        b.loop(0, groups, plane, step=self.planes, name="group")
+
+    def _groups(self, b: Builder, run: Index) -> tuple[Index, Index]:
+        """The first one of a task, and how many it has."""
+        count, size = self.plan.problem.groups, self.plan.run
+        first = b.mul(run, size)
+        return first, size if count % size == 0 else b.minimum(b.sub(count, first), size)
+
+    def _weights_of(self, b: Builder, weights: Value, g: Index) -> Value:
+        """Those of the planes from the g-th of a task on."""
+        return b.at(weights, b.mul(g, self.group_step), self.kind)
 
     def _pack(self, b: Builder, source: Value, weights: Value, groups: Index) -> None:
         """Weights of some groups, converted."""
@@ -195,7 +207,7 @@ class PlaneRowOutputs(PlaneOutputs):
                 here, _ = b.hidden(weights), numbers.clear()
             if plan.problem.given in plan.fetches and offset in self.new_rows:
                 self._fetch(b, plan.problem.given, there, i, plan.axes[-1].in_step)
-            vectors = self.reads.vectors(b, there, i, columns)
+            vectors = self._vectors(b, there, i, columns)
             self._look(b, offset, vectors, columns)
             for at, met in self.column_offsets.items():
                 for f, r, tap_row in outputs if at in vectors else ():
@@ -218,6 +230,10 @@ class PlaneRowOutputs(PlaneOutputs):
         if row.clipped or any(phase.count < row.count for phase in row.phases):
             there = b.select(b.compare("ult", place, row.in_extent), there, self.zeros)
         return there
+
+    def _vectors(self, b: Builder, row: Value, i: Index, columns: Columns) -> dict[int, Value]:
+        """Of a row of the input, by offset."""
+        return self.reads.vectors(b, row, i, columns)
 
     def _begin(self, b: Builder, base: Index, first: Index, i: Index, columns: Columns) -> None:
         """Before a tile is summed over the rows that it meets from `first` on."""

@@ -27,7 +27,8 @@ UNLIKE = 0x01 | 0x20 | 0x80  # quiet NaN, denormal, signalling NaN (Intel 64 and
 class Run:
     """Results side by side in memory: vectors one after the other or, `in_turn`, a number of each in turn.
 
-    There may be any number of the former, and as many of the latter as `IN_TURN` says.
+    There may be any number of the former, and as many of the latter as `IN_TURN` says. With `parts` equal parts of
+    the run lie at an address each, where `room` is that of each; of such runs all vectors are rounded without a look.
     """
 
     vectors: Sequence[Value]
@@ -35,6 +36,7 @@ class Run:
     room: Index | None = None  # how many are stored; None: all of them
     in_turn: bool = False
     wanted: Value | None = None  # an i1, whether the run is stored at all
+    parts: Sequence[Value] = ()
 
 
 def rounds_together(dtype: str) -> bool:
@@ -249,9 +251,27 @@ def _store_rounded(b: Builder, isa: Isa, run: Run, parts: Sequence[tuple[Value, 
 
 def _store_words(b: Builder, isa: Isa, words: Value, run: Run, place: int) -> None:
     """Numbers of 16 bits, at a place of a run, as many as there is room for."""
+    if run.parts:
+        _store_parts(b, isa, words, run, place)
+        return
     count = _left(b, run.room, place, lanes_of(words))
     if count is None or count.text != "0":
         isa.store_bits(b, words, b.at(run.address, place, STORAGE["bf16"]), count)
+
+
+def _store_parts(b: Builder, isa: Isa, words: Value, run: Run, place: int) -> None:
+    """Likewise, where each part of a run belongs."""
+    lanes, size = lanes_of(words), sum(map(lanes_of, run.vectors)) // len(run.parts)
+    room = min(size, run.room) if isinstance(run.room, int) else size
+    for n, address in enumerate(run.parts):
+        there = [0 <= place + lane - n * size < room for lane in range(lanes)]
+        target = b.beyond(address, 2 * (place - n * size))
+        if sum(there) == 1:  # LLVM 22 writes two under a mask known to hold in one lane only
+            one = b.emit("i16", f"extractelement {words}, i64 {there.index(True)}")
+            b.store(one, b.beyond(target, 2 * there.index(True)), 2)
+        elif any(there):
+            mask = "<" + ", ".join(f"i1 {int(one)}" for one in there) + ">"
+            isa.store_masked(b, words, target, 2, Value(vector_of(lanes, "i1"), mask))
 
 
 def _left(b: Builder, room: Index | None, place: int, lanes: int) -> Value | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 from convgrad.plan.axes import in_pairs
 from convgrad.plan.choose_plane_rows import MOST_WRITTEN, READ, is_spread, pieces_of, rows_of, shared
 from convgrad.plan.costs import MOVE
-from convgrad.plan.dot_rows import PAIR, DotRowsPlan
+from convgrad.plan.dot_rows import PAIR, DotRowsPlan, DotRowsTogetherPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_costs import even_rows
@@ -19,6 +20,8 @@ MOST_ROWS, MOST_SUMS = 14, 16  # of outputs of a tile; sums, of which there are 
 WIDE, STREAMS = 128, 22  # bytes of a row, from which on so many rows at a time are more than a core follows
 DOT, LOAD = 0.62, 1.05  # cycles as those of other plans are predicted: of a product, of a vector of the input,
 LOOK, STORE, PACK = 0.57, 0.67, 2.0  # of one that is looked at, of one of results, of a pair of taps
+TOGETHER = (1, 2, 4)  # planes whose rows share a vector
+MERGE, APART, SPREAD = 0.25, 0.5, 1.0  # of a load, for a plane more; to store its part of a row; of a pair of taps then
 
 
 def dot_rows_candidates(base: PlaneRowsPlan, machine: Machine) -> Iterator[tuple[float, DotRowsPlan]]:
@@ -31,10 +34,14 @@ def dot_rows_candidates(base: PlaneRowsPlan, machine: Machine) -> Iterator[tuple
         return
     width = -(-inner.count // base.lanes) * base.lanes
     plan = as_kind(DotRowsPlan, base, axes=(*base.axes[:-1], inner), fallback=base)
+    longest = max(inner.count, -(-inner.in_extent // PAIR))
     found = []
-    for rows in even_rows(row.count, MOST_ROWS):
+    for rows, planes in product(even_rows(row.count, MOST_ROWS), TOGETHER):
+        if planes > 1 and (planes * longest > base.lanes or planes > p.groups or p.out_dtype != "bf16"):
+            continue
         whole = -(-row.count // rows) * rows
         one = replace(plan, rows=rows, block=(*base.block[:-2], whole, width))
+        one = as_kind(DotRowsTogetherPlan, one, planes=planes) if planes > 1 else one
         written, cycles = _cycles(one)
         if (
             (rows == 1 or one.sums <= MOST_SUMS)
@@ -44,7 +51,8 @@ def dot_rows_candidates(base: PlaneRowsPlan, machine: Machine) -> Iterator[tuple
             found.append((cycles, one))
     if found:
         cycles, best = min(found, key=lambda candidate: candidate[0])
-        yield cycles, shared(best)
+        best = shared(best)
+        yield cycles, replace(best, run=min(p.groups, -(-best.run // best.together) * best.together))
 
 
 def _cycles(plan: DotRowsPlan) -> tuple[int, float]:
@@ -55,8 +63,13 @@ def _cycles(plan: DotRowsPlan) -> tuple[int, float]:
     shortest = min(phase.count for phase in inner.phases)
     vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, PAIR, inner.in_extent, bases)
     deep = prod(axis.taps for axis in plan.axes[:-2])
-    of_tile = deep * (DOT * plan.products + LOAD * met * len(bases) + LOOK * new) + STORE * plan.sums
+    reads = len(bases) * (1.0 + MERGE * (plan.together - 1))
+    of_tile = deep * (DOT * plan.products + LOAD * met * reads + LOOK * new) + STORE * plan.sums
+    of_tile += APART * (plan.together - 1) * plan.rows * len(row.phases)
     rows = -(-row.count // plan.rows) * prod(axis.count * len(axis.phases) for axis in plan.axes[1:-2])
-    of_plane = rows * vectors * of_tile + PACK * prod(plan.pair_rows)
+    of_planes = rows * vectors * of_tile + (PACK if plan.together == 1 else SPREAD) * plan.together * prod(
+        plan.pair_rows
+    )
     read = READ * MOVE / PAIR * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return plan.products * pieces_of(vectors, first, last), p.groups * p.batch * of_plane + read
+    blocks = -(-p.groups // plan.together) * p.batch
+    return plan.products * pieces_of(vectors, first, last), blocks * of_planes + read

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
-from convgrad.plan.blocks import even_share
+from convgrad.plan.blocks import even_share, packing_cost
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
-from convgrad.plan.data_candidates import DataCandidates, whole_blocks
+from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.kinds import as_kind
@@ -26,10 +26,12 @@ from convgrad.plan.unrolling import unrolled_axes
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
+Predicted = tuple[float, DotDataPlan]
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
 ROUNDED = 0.4  # cycles of a weight that is rounded as it is packed, beyond what every plan packs
+PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
@@ -51,21 +53,25 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
-    shape = _best_tile(axes, (pairs, channels_out), machine, _parts(problem))
     two = 2 if channels_in % PAIR == 0 else 1  # at a time
     depth = depth_of(channels_in)
     padded = -(-max(1, channels_in) // depth) * depth
-    most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
-    plan = DotDataPlan(
-        problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, block=shape.tile, tile=shape.tile,
-        width=shape.width, lane_groups=1, spread=False, pixels=False,
-        i_block=-(-even_share(padded, most) // depth) * depth, blocks_per_task=1, pixel_major=True, rows=1, pieces=1,
-        products=products, watch=needs_watch(problem.dtype, 1),
-    )  # fmt: skip
-    cost = _moving(problem, given, solved, two) + LOOK * plan.watch
+    cost = _moving(problem, given, solved, two) + LOOK * needs_watch(problem.dtype, 1)
     if problem.dtype == "f32":
         cost += ROUNDED * prod(problem.shapes["w"])
-    yield problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
+
+    def planned(shape: TileShape) -> Predicted:
+        most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
+        plan = DotDataPlan(
+            problem=problem, isa=machine.isa, compute="f32", lanes=LANES, axes=axes, block=shape.tile, tile=shape.tile,
+            width=shape.width, lane_groups=1, spread=False, pixels=False,
+            i_block=-(-even_share(padded, most) // depth) * depth, blocks_per_task=1, pixel_major=True, rows=1,
+            pieces=1, products=products, watch=needs_watch(problem.dtype, 1),
+        )  # fmt: skip
+        return problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
+
+    cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
+    yield cycles, plan
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
@@ -93,14 +99,24 @@ def paired_outputs_candidates(
         yield cycles + LOOK * watch, replace(plan, unroll=unrolled_axes(plan, machine))
 
 
-def _best_tile(
+def _best_tiles(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, parts: float = 0.0
-) -> TileShape:  # fmt: skip
-    """Of neighbours in an image, or across images."""
-    shapes = (
-        best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, parts=parts) for first in (1, 0)
-    )  # fmt: skip
-    return min(shapes, key=lambda shape: shape.cycles)
+) -> Iterator[TileShape]:  # fmt: skip
+    """Of neighbours in an image, and across images."""
+    for first in (1, 0):
+        yield best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, parts=parts)
+
+
+def _cheapest(candidates: Iterable[Predicted]) -> Predicted:
+    """Of tiles of an image, and of several: a task that holds several images has less of each, and packs more.
+
+    Packing is predicted dearer than it is, and hides no difference of tiles that is not far larger.
+    """
+    image, images = candidates
+    if images[0] >= image[0]:
+        return image
+    one, several = (cycles + packing_cost(plan, cycles) for cycles, plan in (image, images))
+    return image if several > (1.0 if images[0] > WORTH_IMAGES * image[0] else PACKED_MORE) * one else images
 
 
 def _parts(problem: ConvProblem) -> float:
@@ -109,15 +125,17 @@ def _parts(problem: ConvProblem) -> float:
     return PARTS * prod(problem.shapes["w"][1:]) if side_by_side else 0.0
 
 
-def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> tuple[float, DotRunPlan]:
+def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> Predicted:
     """With the taps of the innermost axis, and the few channels of each, as one run."""
     pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
-    shape = _best_tile(base.axes, (pairs, base.out_channels), machine)
-    plan = as_kind(
-        DotRunPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, i_block=base.in_channels, unroll=1
-    )
-    cycles = base.problem.groups * shape.cycles + cost
-    return cycles, replace(plan, blocks_per_task=plan.lane_blocks)
+
+    def planned(shape: TileShape) -> tuple[float, DotRunPlan]:
+        plan = as_kind(
+            DotRunPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, i_block=base.in_channels, unroll=1
+        )
+        return base.problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
+
+    return _cheapest(map(planned, _best_tiles(base.axes, (pairs, base.out_channels), machine)))
 
 
 def _across_groups(base: DotDataPlan, machine: Machine) -> tuple[float, TurnedDotPlan]:

@@ -36,6 +36,11 @@ class DotRowsPlan(PlaneRowsPlan):
     fallback: PlaneRowsPlan
 
     @property
+    def together(self) -> int:
+        """Planes whose rows share a vector."""
+        return 1
+
+    @property
     def words(self) -> Words:
         """As few products as can be, of as few words."""
         axis, found = self.axes[-1], []
@@ -72,3 +77,32 @@ class DotRowsPlan(PlaneRowsPlan):
     def __str__(self) -> str:
         said = PlaneRowsPlan.__str__(self).replace("rows in place", "rows in place by dot products", 1)
         return "\n".join([said, *watched(self.fallback)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotRowsTogetherPlan(DotRowsPlan):
+    """A DotRowsPlan of rows that fill half of a vector or less: those of some `planes` share it, part by part."""
+
+    KIND = "along outputs of several planes, rows in place, by dot products"
+
+    planes: int
+
+    @property
+    def together(self) -> int:
+        """As said."""
+        return self.planes
+
+    @property
+    def part(self) -> int:
+        """Lanes of a plane."""
+        return self.lanes // self.planes
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        DotRowsPlan.validate(self)
+        assert max(self.axes[-1].count, -(-self.axes[-1].in_extent // PAIR)) <= self.part
+        assert self.planes <= self.run <= self.problem.groups
+        assert self.problem.out_dtype == "bf16"
+
+    def __str__(self) -> str:
+        return DotRowsPlan.__str__(self).replace("dot products", f"dot products, {self.planes} planes in a vector", 1)

@@ -151,15 +151,18 @@ class Isa:
         if count.text == "1":  # and writes two
             b.store(b.emit(kind, f"extractelement {raw}, i64 0"), address, align)
             return
-        mask = first_lanes(b, lanes, count)
-        name = f"llvm.masked.store.{_suffix(raw.type)}.p0"
-        b.module.declare("void", name, [raw.type, "ptr", "i32", mask.type])
-        b.do(f"call void @{name}({raw}, {address}, i32 {align}, {mask})")
+        self.store_masked(b, raw, address, align, first_lanes(b, lanes, count))
 
     def load_masked(self, b: Builder, type_: str, address: Value, align: int, mask: Value) -> Value:
         """A vector of which only the lanes of a mask are read; the others are zero."""
         zero = Value(type_, "zeroinitializer")
         return b.call(type_, f"llvm.masked.load.{_suffix(type_)}.p0", address, Value("i32", str(align)), mask, zero)
+
+    def store_masked(self, b: Builder, raw: Value, address: Value, align: int, mask: Value) -> None:
+        """The lanes of a mask."""
+        name = f"llvm.masked.store.{_suffix(raw.type)}.p0"
+        b.module.declare("void", name, [raw.type, "ptr", "i32", mask.type])
+        b.do(f"call void @{name}({raw}, {address}, i32 {align}, {mask})")
 
     def load_apart(self, b: Builder, dtype: str, address: Value, step: int, lanes: int, mask: Value) -> Value:
         """Numbers `step` apart, in the lanes of a mask; zero in the others, of which nothing is read."""
