@@ -18,6 +18,7 @@ from convgrad.codegen.interleaved_copies import InterleavedCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, first_lanes, shuffle
+from convgrad.codegen.isa.conversions import bfloats_of_two
 from convgrad.codegen.splitting import LeastWatch, Watch, pair, rounded, split
 from convgrad.codegen.squares import Dim, Squares
 from convgrad.plan.matrix import MatrixDataPlan
@@ -274,10 +275,8 @@ def concatenated(b: Builder, low: Value, high: Value) -> Value:
 
 def rounded_pair(b: Builder, isa: Isa, low: Value, high: Value) -> Value:
     """Two vectors of f32, one behind the other, as bf16."""
-    lanes = 2 * lanes_of(low)
     if isa.bfloat and low.type == isa.vector("f32"):
-        both = b.call(vector_of(lanes, "bfloat"), f"llvm.x86.avx512bf16.cvtne2ps2bf16.{16 * lanes}", high, low)
-        return b.cast("bitcast", both, vector_of(lanes, "i16"))
+        return bfloats_of_two(b, low, high)
     return concatenated(b, rounded(b, isa, low), rounded(b, isa, high))
 
 

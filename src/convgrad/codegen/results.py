@@ -15,7 +15,7 @@ from convgrad.codegen.interleave import gathered
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
 from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
-from convgrad.codegen.isa.conversions import rounded_to_bfloat
+from convgrad.codegen.isa.conversions import bfloats_of_two, rounded_to_bfloat
 from convgrad.dtypes import COMPUTE
 
 IN_TURN = (1, 2, 4)  # vectors of a run
@@ -211,7 +211,7 @@ def _store_checked(b: Builder, isa: Isa, runs: list[Run]) -> None:
     """By the processor's own rounding, if it means the same."""
     sums = [value for run in runs for value in run.vectors]
     ends = [(n, min(n + 1, len(sums) - 1)) for n in range(0, len(sums), 2)]
-    pairs = [_rounded_pair(b, sums[one], sums[other]) for one, other in ends]
+    pairs = [bfloats_of_two(b, sums[one], sums[other]) for one, other in ends]
     stored = [lanes for run in runs for lanes in _stored_lanes(run)]
     both = [stored[one] + stored[other] for one, other in ends]
     (special,) = b.one_of(
@@ -286,15 +286,9 @@ def _rounded_parts(b: Builder, sums: Sequence[Value]) -> list[tuple[Value, int]]
     """Of each vector the pair that holds it, and the lane with which it begins there."""
     lanes, found = lanes_of(sums[0]), []
     for n in range(0, len(sums), 2):
-        pair = _rounded_pair(b, sums[n], sums[min(n + 1, len(sums) - 1)])
+        pair = bfloats_of_two(b, sums[n], sums[min(n + 1, len(sums) - 1)])
         found += [(pair, half * lanes) for half in range(2)]
     return found[: len(sums)]
-
-
-def _rounded_pair(b: Builder, low: Value, high: Value) -> Value:
-    lanes = 2 * lanes_of(low)
-    both = b.call(vector_of(lanes, "bfloat"), f"llvm.x86.avx512bf16.cvtne2ps2bf16.{16 * lanes}", high, low)
-    return b.cast("bitcast", both, vector_of(lanes, "i16"))
 
 
 def _stored_lanes(run: Run) -> list[list[bool]]:

@@ -35,6 +35,13 @@ def float_to_bfloat(b: Builder, value: Value) -> Value:
     return b.cast("trunc", b.binary("lshr", kept, constant(kept.type, 16)), like(value, "i16"))
 
 
+def bfloats_of_two(b: Builder, low: Value, high: Value) -> Value:
+    """Two vectors, one behind the other, by the processor (AVX512_BF16): denormals as zeros, NaN as it likes."""
+    lanes = 2 * lanes_of(low)
+    both = b.call(vector_of(lanes, "bfloat"), f"llvm.x86.avx512bf16.cvtne2ps2bf16.{16 * lanes}", high, low)
+    return b.cast("bitcast", both, vector_of(lanes, "i16"))
+
+
 def half_to_float(b: Builder, raw: Value) -> Value:
     """Exact: exponent and fraction move into place, and a product with 2^112 mends the bias, subnormals included."""
     whole = like(raw, "i32")
