@@ -151,6 +151,16 @@ def test_the_workspace_of_real_layers_is_bounded(unknown, nxc):
     assert not offenders
 
 
+@pytest.mark.parametrize("nxc", [False, True], ids=["NCX", "NXC"])
+def test_what_grows_with_channels_alone_is_bounded(nxc):
+    """Sums of rows of images that have several pieces; words of an odd number of channels, which come all at once."""
+    images = problem_of(Unknown.Y, channels=(4346, 1063), image=1, windows=1, taps=1, batch=640, nxc=nxc)
+    odd = problem_of(Unknown.X, channels=(1, 100_001), image=9, windows=7, taps=3, nxc=nxc)
+    odd = replace(odd, dtype="bf16", out_dtype="bf16")
+    for problem, isa in ((images, "avx512"), (odd, "avx512_bf16")):
+        assert workspace(choose(problem, machine_for(isa))) <= MOST_BYTES
+
+
 LONG = {
     "one row": ((1, 100_000), (1, 3)),
     "long rows": ((4, 3_000_000), (3, 3)),

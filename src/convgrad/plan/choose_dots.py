@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share, packing_cost
@@ -30,8 +31,12 @@ Predicted = tuple[float, DotDataPlan]
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
-ROUNDED = 0.4  # cycles of a weight that is rounded as it is packed, beyond what every plan packs
+ROUNDED, ROUNDED_PAIR = (
+    0.5,
+    0.2,
+)  # cycles of a weight that is rounded as it is packed, beyond a plain copy; beside its partner
 PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
+ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all at once
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
@@ -59,7 +64,8 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     padded = -(-max(1, channels_in) // depth) * depth
     cost = _moving(problem, given, solved, two) + LOOK * needs_watch(problem.dtype, 1)
     if problem.dtype == "f32":
-        cost += ROUNDED * prod(problem.shapes["w"])
+        beside = problem.w_strides[2 if problem.unknown is Unknown.Y else 1] == 1
+        cost += (ROUNDED_PAIR if beside else ROUNDED) * prod(problem.shapes["w"])
 
     def planned(shape: TileShape) -> Predicted:
         most = max(depth, PANEL_BYTES // round(max(1, PAIR * taps * shape.width)))
@@ -96,6 +102,8 @@ def paired_outputs_candidates(
         if plan.odd:
             plan = replace(plan, i_block=plan.in_channels)
         plan = whole_blocks(plan)
+        if plan.odd and SIZES[plan.compute] * (plan.slab_size + plan.panel) > ODD_BYTES:
+            continue
         cycles *= AT_ONCE if kind is PairedFoldedPlan else 1.0
         yield cycles + LOOK * watch, replace(plan, unroll=unrolled_axes(plan, machine))
 

@@ -20,6 +20,7 @@ from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
 PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
+SUMS_BYTES = 2**21  # of sums that a task keeps from piece to piece
 AHEAD_BYTES = 512  # from where a row is read to where it is asked for
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
 DOT_LATENCY = 6  # cycles of a dot product
@@ -182,10 +183,11 @@ def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[
     block = even_share(tiles, -(-MOST_IMAGES // rows)) * rows
     lane_blocks = -(-channels // columns)
     tasks = -(-tiles * rows // block) * base.problem.groups
+    blocks = max(1, lane_blocks * tasks // TASKS) if tasks < TASKS else lane_blocks
     plan = as_kind(
         kind, base, tile=(1, rows), block=(1, block), width=columns, i_block=base.in_channels,
         pixel_major=True, reads_in_place=True, writes_in_place=True, reads_weights=True, piece=piece,
-        blocks_per_task=max(1, lane_blocks * tasks // TASKS) if tasks < TASKS else lane_blocks,
+        blocks_per_task=min(blocks, even_share(lane_blocks, max(1, SUMS_BYTES // (least * block)))),
     )  # fmt: skip
     yield (cycles(rows, columns) + looking) * base.problem.groups, plan
 
