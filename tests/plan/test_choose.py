@@ -237,6 +237,15 @@ def test_windows_are_paired_on_the_axis_that_wastes_the_least():
         assert (plan.fold.number, plan.fold.step) == (number, step)
 
 
+def test_few_channels_that_strides_part_are_packed_as_they_lie():
+    """Pairs of neighbouring windows need them in planes, which takes longer number by number."""
+    machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
+    for stride, kind in ((2, FarPairsPlan), (1, DotWeightsPlan)):
+        layer = {"channels": (3, 32), "image": 224, "windows": 224 // stride, "taps": 3, "low": 1, "batch": 4}
+        problem = problem_of(Unknown.W, **layer, stride=stride, nxc=True)
+        assert type(choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)) is kind
+
+
 def test_lanes_of_many_weights_lie_near_each_other_in_them():
     few = {"image": 7, "windows": 7, "taps": 3, "low": 1, "batch": 8}
     for channels, side in (((512, 512), "x"), ((19, 23), "y")):  # the latter would compute a quarter more

@@ -44,6 +44,7 @@ MOST_TURNED = (
 )
 TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hardly less, they take longer
 HALF_EMPTY = 1.4  # likewise of groups that leave half of the lanes empty: plans across groups fill them
+PARTED = 1.2  # cycles of a number of x: 0.9 to 1.35 of 3 to 8 channels, 0.1 of 16
 TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of f32 along rows
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 
@@ -194,6 +195,7 @@ def dot_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         watch=needs_watch(problem.dtype, 1),
     )  # fmt: skip
     saved = _joined(problem) if problem.dtype == "bf16" else 0.0
+    saved -= _parted(problem)
     tie = HALF_EMPTY if problem.groups > 1 and 2 * problem.y_channels <= LANES else TIE
     for apart in (False, True) if len(axes) > 2 else (False,):
         cycles, blocked = best_window_blocks(replace(plan, rows_apart=apart))
@@ -211,6 +213,13 @@ def _joined(problem: ConvProblem) -> float:
         last = abs(strides[2]) < abs(strides[-1])
         saved += prod(shape) * (SPLIT + (TURN if last == turned else MOVE) / PAIR)
     return saved
+
+
+def _parted(problem: ConvProblem) -> float:
+    """Cycles of what strides part, a few channels at a time, beyond what blocks count for it; groups count `PIECE`."""
+    x = problem.x_strides
+    few = problem.groups == 1 and problem.x_channels < LANES and abs(x[2]) < abs(x[-1])
+    return PARTED * prod(problem.shapes["x"]) if few and problem.stride[-1] > 1 else 0.0
 
 
 def _products(problem: ConvProblem, machine: Machine) -> Products | None:
