@@ -31,10 +31,8 @@ Predicted = tuple[float, DotDataPlan]
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 MOST_VECTORS = 4  # side by side in a tile
 MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
-ROUNDED, ROUNDED_PAIR = (
-    0.5,
-    0.2,
-)  # cycles of a weight that is rounded as it is packed, beyond a plain copy; beside its partner
+ROUNDED = 0.5  # cycles of a weight that is rounded as it is packed, beyond a plain copy
+ROUNDED_PAIR = 0.2  # likewise of one that lies beside its partner
 PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
 ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all at once
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
