@@ -92,6 +92,18 @@ def test_no_gradient_is_kept_where_none_is_wanted():
         assert torch.equal(call(), DST)
 
 
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_a_first_call_without_gradients_does_not_keep_later_ones_from_theirs(off):
+    x, w = integers(1, 3, 4, 4 if off is torch.no_grad else 5), W.clone().requires_grad_()  # shapes of no other test
+    for _ in range(2):
+        with off():
+            assert not call(x, w).requires_grad
+    call(x, w).sum().backward()
+    assert torch.equal(w.grad, torch.nn.grad.conv2d_weight(x, W.shape, torch.ones_like(call(x)), padding=1))
+    with off():
+        assert not call(x, w).requires_grad
+
+
 def test_a_view_that_stands_for_other_numbers_is_not_read():
     assert torch.equal(call(torch._neg_view(X)), torch.nn.functional.conv2d(-X, W, BIAS, padding=1))
     assert call(X.to("meta"), W.to("meta"), BIAS.to("meta")).is_meta

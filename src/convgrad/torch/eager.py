@@ -84,12 +84,12 @@ class Shortcuts:
     """Calls of one operator that came before: `again` tells by one look whether another one is like them.
 
     The look is that of compiled graphs: type, dispatch keys under what is switched on in this thread, number type,
-    shape, strides, and whether a gradient is wanted, of all tensors at once.
+    shape, strides, and `requires_grad` of all tensors at once. It does not see whether gradients are switched off.
     """
 
     def __init__(self, operation: TensorOperation):
         self.operation = operation
-        self.found: dict[tuple, list[tuple[Callable[..., bool], Known, bool]]] = {}
+        self.found: dict[tuple, list[tuple[Callable[..., bool], Known, bool, bool]]] = {}
 
     def again(self, apply: Callable[..., Tensor], otherwise: Callable[..., Tensor], *, has_bias: bool):
         """A function of dispatch keys and what the operator takes, which gives the result of a known call.
@@ -98,7 +98,7 @@ class Shortcuts:
         is wanted, `apply` is called with (known, the rest of the arguments), first, second and bias. Everything is in
         one function on purpose: each further call would be a twentieth of what it costs.
         """
-        found = self.found
+        found, is_grad_enabled = self.found, torch.is_grad_enabled
         # Words of operators with a bias come from the dispatcher as lists of whole numbers, never symbolic ones. They
         # may be compared as they are: it takes a fifth of encoding them, and layers in a row are mostly alike in this.
         latest: tuple[Any, ...] = (None, False, None, ())
@@ -123,7 +123,9 @@ class Shortcuts:
                 and not getattr(first, "is_nested", True)  # the look at nested ones would end the process
                 and not getattr(second, "is_nested", True)
             ):
-                for check, known, trains in alike:
+                for check, known, trains, switched_off in alike:
+                    if switched_off and is_grad_enabled():
+                        continue
                     if check(first, second) if bias is None else check(first, second, bias):
                         result = apply((known, rest), first, second, bias) if trains else known.run(first, second, bias)
                         break
@@ -140,4 +142,5 @@ class Shortcuts:
         tensors = (first, second) if bias is None else (first, second, bias)
         sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
         look = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
-        alike[:] = [*alike[1 - MOST_SHAPES :], (look.check, known, trains)]  # the oldest make room
+        switched_off = not trains and any(each.requires_grad for each in tensors)
+        alike[:] = [*alike[1 - MOST_SHAPES :], (look.check, known, trains, switched_off)]  # the oldest make room
