@@ -209,3 +209,16 @@ def test_programs_outlive_what_made_them(rng):
     gc.collect()
     for _ in range(50):
         np.testing.assert_array_equal(compiled(x, w), wanted)
+
+
+def test_programs_run_with_jit_switched_off(rng):
+    x, w, bias = cases.integers(rng, (2, 7, 5)), cases.integers(rng, (3, 5, 6)), cases.integers(rng, (6,))
+
+    def loss(*given):
+        return (cj.convolution(*given) ** 2).sum()
+
+    wanted = jax.grad(loss, (0, 1, 2))(x, w, bias)
+    with jax.disable_jit():
+        for one, other in zip(jax.grad(loss, (0, 1, 2))(x, w, bias), wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(jax.vmap(cj.convolution, (None, 0))(x, w[None])[0], cj.convolution(x, w))

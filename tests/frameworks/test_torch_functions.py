@@ -5,6 +5,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
 import convgrad  # noqa: E402
 import convgrad.torch as functions  # noqa: E402
 from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError  # noqa: E402
@@ -32,6 +34,17 @@ def test_the_functions_take_numbers_or_one_for_each_axis():
     result = functions.conv_transpose_backward_weights(Y, image, W.shape, **words)
     assert torch.equal(result, operators.conv_transpose_backward_weights(Y, image, [3, 2], *listed))
     assert torch.equal(functions.bias_add_backward(image), image.sum((0, 2, 3)))
+
+
+def test_whole_numbers_need_not_be_those_of_python():
+    expected = functions.convolution(X, W, strides=2, pads_begin=(1, 0), groups=2)
+    two, one = np.int64(2), np.uint8(1)
+    assert torch.equal(functions.convolution(X, W, strides=two, pads_begin=[one, 0], groups=two), expected)
+
+    def halved(x, w):
+        return functions.convolution(x, w, strides=x.shape[0], pads_begin=(1, 0), groups=x.shape[0])
+
+    assert torch.equal(make_fx(halved, tracing_mode="symbolic")(X, W)(X, W), expected)
 
 
 @pytest.mark.parametrize("auto_pad", ["same_upper", "same_lower", "valid"])

@@ -91,6 +91,18 @@ def test_layers_agree_with_pytorch(kind, args, keywords):
     assert_same(ours, theirs, integers(args[0], *extents))  # without a batch
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_entry_stands_for_all_axes(kind):
+    words = dict(stride=(2,), padding=(1,), dilation=(2,)) | ({"output_padding": (1,)} if "Transpose" in kind else {})
+    ours, theirs = pair(kind, 3, 4, 3, **words)
+    src = integers(2, 3, *(7, 8, 9)[: rank_of(kind)])
+    assert_same(ours, theirs, src)
+    for layer in (ours, theirs):  # as programs do that change the layers of a model
+        layer.stride, layer.padding, layer.dilation = 1, 2, 3
+    if "Transpose" not in kind:  # where PyTorch asks for tuples
+        assert_same(ours, theirs, src)
+
+
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
 @pytest.mark.parametrize("kind", KINDS[:3])
 def test_padding_modes_agree_with_pytorch(kind, mode):

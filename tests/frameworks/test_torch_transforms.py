@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from torch._dynamo import compiled_autograd  # noqa: E402
+
 import convgrad.torch as functions  # noqa: E402
 from convgrad.torch import operators  # noqa: E402
 from frameworks.operator_pairs import BIAS, PAIRS, W, X, integers, ours, pairs, theirs  # noqa: E402
@@ -105,6 +107,25 @@ def test_forward_mode_is_compiled(pair):
         assert torch.equal(result, expected)
 
 
+@pairs
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 1, None), (None, None, 1), (2, 1, 0)])
+def test_batches_of_none(pair, dims):
+    one, _, given = pair
+    given = [
+        t if at is None else t.new_empty(*t.shape[:at], 0, *t.shape[at:]) for t, at in zip(given, dims, strict=True)
+    ]
+    expected = one(*pair[2])
+
+    def summed(*tensors):
+        return torch.func.vmap(one, dims)(*tensors).sum()
+
+    assert torch.func.vmap(one, dims)(*given).shape == (0, *expected.shape)
+    for gradient, tensor in zip(torch.func.grad(summed, (0, 1, 2))(*given), given, strict=True):
+        assert torch.equal(gradient, torch.zeros_like(tensor))
+    of_bias = torch.func.vmap(operators.bias_add_backward)(expected.new_empty(0, *expected.shape))
+    assert of_bias.shape == (0, expected.shape[1])
+
+
 def test_batches_of_bias_gradients():
     diff = integers(2, B, 4, 3, 5)
     for dim in range(2):
@@ -142,6 +163,21 @@ def assert_compiled(backend):
 
 def test_compiled_without_breaks_and_for_symbolic_sizes():
     assert_compiled("aot_eager")
+
+
+def test_compiled_autograd_keeps_calls_apart():
+    x, w, bias = integers(2, 3, 6, 5), integers(4, 3, 3, 3, seed=2), integers(4, seed=3)
+
+    def gradients(pads):
+        given = [t.clone().requires_grad_() for t in (x, w, bias)]
+        functions.convolution(*given, pads_begin=pads[0], pads_end=pads[1]).square().sum().backward()
+        return [t.grad for t in given]
+
+    for pads in ((1, 0), (0, 1)):
+        expected = gradients(pads)
+        with compiled_autograd._enable(lambda graph: graph):
+            for result, plain in zip(gradients(pads), expected, strict=True):
+                assert torch.equal(result, plain)
 
 
 def test_compiled_by_inductor():

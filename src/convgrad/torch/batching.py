@@ -6,6 +6,8 @@ share: n of x and y, c of x and w, k of w and y. If all three have it, it joins 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,8 +30,28 @@ WITH_ORDER = ("convolution_backward_weights", "conv_transpose_backward_weights")
 def register(library: torch.library.Library) -> None:
     """Give every operator its rule under vmap."""
     for name in ROLES:
-        torch.library.register_vmap(f"convgrad::{name}", _rule(name), lib=library)
-    torch.library.register_vmap("convgrad::bias_add_backward", _bias_rule, lib=library)
+        torch.library.register_vmap(f"convgrad::{name}", _of_none_too(_rule(name)), lib=library)
+    torch.library.register_vmap("convgrad::bias_add_backward", _of_none_too(_bias_rule), lib=library)
+
+
+def _of_none_too(rule: Callable[..., tuple[Tensor, int]]) -> Callable[..., tuple[Tensor, int]]:
+    """The rule, for batches of no element as well: no element of one of zeros, with its shape and its derivatives."""
+
+    def whole(info, in_dims, *args):
+        if info.batch_size:
+            return rule(info, in_dims, *args)
+        given = [
+            _with_zeros(arg, dim) if isinstance(dim, int) else arg for arg, dim in zip(args, in_dims, strict=False)
+        ]
+        one = SimpleNamespace(batch_size=1, randomness=info.randomness)
+        result, at = rule(one, in_dims, *given, *args[len(given) :])
+        return result.narrow(at, 0, 0), at
+
+    return whole
+
+
+def _with_zeros(tensor: Tensor, dim: int) -> Tensor:
+    return torch.cat((tensor, tensor.new_zeros([*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :]])), dim)
 
 
 def _rule(name: str):

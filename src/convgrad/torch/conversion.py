@@ -108,6 +108,8 @@ def _why_not(layer: torch.nn.Module) -> str:
 
 def _why_not_back(layer: torch.nn.Module) -> str:
     padding = layer.padding
-    if padding in ("same_upper", "same_lower") or (padding and isinstance(padding[0], tuple)):
+    if padding in ("same_upper", "same_lower") or (
+        isinstance(padding, tuple) and padding and isinstance(padding[0], tuple)
+    ):
         return f"torch.nn has no word for padding = {padding}"
     return ""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
+from torch.autograd.function import Function, _SingleLevelFunction
 
 from convgrad.torch import kernels
 from convgrad.torch.eager import Shortcuts, short_way
@@ -216,7 +216,12 @@ def _apply(apply, *args):
 
 
 def _static(forward, backward) -> dict[str, Any]:
-    return {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    """What an autograd function consists of; compiled autograd asks each one for its key."""
+    return {
+        "forward": staticmethod(forward),
+        "backward": staticmethod(backward),
+        "_compiled_autograd_key": staticmethod(Function._compiled_autograd_key),
+    }
 
 
 def _may_be_dual() -> bool:

@@ -26,15 +26,19 @@ def convolution(
 ) -> Tensor:  # fmt: skip
     """The convolution of (batch, in_channels, *extents) or, without a batch, (in_channels, *extents).
 
-    The words are those of `nn.Conv2d`, with one int for each spatial axis. Raises ShapeError for other axes.
+    The words are those of `nn.Conv2d`, with one int for each spatial axis, or one in all. Raises ShapeError for other
+    axes.
     """
     kernel = weight.shape[2:]
-    input, batched = _with_batch("Conv", input, len(kernel))
+    rank = len(kernel)
+    input, batched = _with_batch("Conv", input, rank)
+    if type(stride) is not tuple or type(dilation) is not tuple or not len(stride) == len(dilation) == rank:
+        stride, dilation = _per_axis(stride, rank), _per_axis(dilation, rank)
     begin, end = _pads(padding, kernel, stride, dilation, input.shape[2:])
     if padding_mode != "zeros":
         last_axis_first = [pad for pair in zip(reversed(begin), reversed(end), strict=True) for pad in pair]
         input = torch.nn.functional.pad(input, last_axis_first, mode=padding_mode)
-        begin = end = (0,) * len(kernel)
+        begin = end = (0,) * rank
     dst = operators.convolution(input, weight, bias, stride, begin, end, dilation, groups)
     return dst if batched else dst.squeeze(0)
 
@@ -50,11 +54,16 @@ def conv_transpose(
     ShapeError for other axes, and for a size that no output_padding gives.
     """
     kernel = weight.shape[2:]
-    input, batched = _with_batch("ConvTranspose", input, len(kernel))
+    rank = len(kernel)
+    input, batched = _with_batch("ConvTranspose", input, rank)
+    if type(stride) is not tuple or type(dilation) is not tuple or not len(stride) == len(dilation) == rank:
+        stride, dilation = _per_axis(stride, rank), _per_axis(dilation, rank)
     begin, end = _pads(padding, kernel, stride, dilation, None)
     if output_size is not None:
-        size = _spatial(output_size, len(kernel), batched)
+        size = _spatial(output_size, rank, batched)
         output_padding = _padding_for(size, input.shape[2:], stride, kernel, dilation, begin, end)
+    elif type(output_padding) is not tuple or len(output_padding) != rank:
+        output_padding = _per_axis(output_padding, rank)
     dst = operators.conv_transpose(input, weight, bias, stride, begin, end, output_padding, dilation, groups)
     return dst if batched else dst.squeeze(0)
 
@@ -71,6 +80,13 @@ def _with_batch(kind: str, input: Tensor, rank: int) -> tuple[Tensor, bool]:
     )
 
 
+def _per_axis(values: int | Sequence[int], rank: int) -> Ints:
+    """One entry for each axis, where PyTorch takes one for all; programs that change layers may set a plain number."""
+    if isinstance(values, int):
+        return (values,) * rank
+    return tuple(values) * rank if len(values) == 1 else tuple(values)
+
+
 def _pads(
     padding: Any, kernel: Sequence[int], stride: Ints, dilation: Ints, image: Sequence[int] | None
 ) -> tuple[Ints, Ints]:
@@ -79,6 +95,8 @@ def _pads(
         if padding == "valid":
             return (0,) * len(kernel), (0,) * len(kernel)
         return same_pads(kernel, stride, dilation, image, lower=padding == "same_lower")
+    if type(padding) is not tuple or len(padding) != len(kernel):
+        padding = _per_axis(padding, len(kernel))
     if padding and isinstance(padding[0], tuple):
         return tuple(begin for begin, _ in padding), tuple(end for _, end in padding)
     return padding, padding

@@ -18,6 +18,7 @@ Source: the operation pages of the oneDNN Graph specification; the order of axes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from torch import Tensor
@@ -205,8 +206,8 @@ def _words(
     steps, apart = _per_axis(op, "strides", strides, rank), _per_axis(op, "dilations", dilations, rank)
     begin, end = _per_axis(op, "pads_begin", pads_begin, rank), _per_axis(op, "pads_end", pads_end, rank)
     extra = () if output_padding is None else (_per_axis(op, "output_padding", output_padding, rank),)
-    if not isinstance(groups, int) or isinstance(groups, bool):
-        raise AttributeRuleError(f"{op}: groups is {groups!r}; give a whole number")
+    if type(groups) is not int:
+        groups = _whole(op, "groups", groups, "a whole number")
     if auto_pad != "none":
         kernel = (tensors[1].shape if SCHEMAS[op].inputs[1] == "weights" else told)[-rank:]
         image = (told if op == "ConvolutionBackwardData" else tensors[0].shape)[-rank:]
@@ -216,11 +217,27 @@ def _words(
 
 def _per_axis(op: str, name: str, values: Ints, rank: int) -> Sequence[int]:
     """One int per spatial axis."""
-    if isinstance(values, int) and not isinstance(values, bool):
+    if type(values) is int:
         return (values,) * rank
-    if not isinstance(values, list | tuple) or not all(isinstance(n, int) and not isinstance(n, bool) for n in values):
-        raise AttributeRuleError(f"{op}: {name} is {values!r}; give a whole number, or one for each spatial axis")
-    return values
+    wanted = "a whole number, or one for each spatial axis"
+    if not isinstance(values, list | tuple):
+        return (_whole(op, name, values, wanted),) * rank
+    if all(type(n) is int for n in values):
+        return values
+    return tuple(_whole(op, name, n, wanted, of=values) for n in values)
+
+
+def _whole(op: str, name: str, number: Any, wanted: str, of: Any = None) -> int:
+    """An int, also from what can be one, such as NumPy's and symbolic ones, which become what they stand for."""
+    if type(number) is int:
+        return number
+    try:
+        if isinstance(number, bool | Tensor):
+            raise TypeError
+        return index(number)
+    except TypeError:
+        shown = number if of is None else of
+        raise AttributeRuleError(f"{op}: {name} is {shown!r}; give {wanted}") from None
 
 
 def _automatic_pads(op: str, auto_pad: Any, kernel, image, strides, dilations) -> tuple[Sequence[int], Sequence[int]]:
