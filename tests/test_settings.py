@@ -67,10 +67,16 @@ def test_openmp_may_list_a_number_per_level(env):
     assert settings.num_threads() == (4, "OMP_NUM_THREADS")
 
 
-@pytest.mark.parametrize("value", ["0", "many", "-1", ""])
+@pytest.mark.parametrize("value", ["0", "many", "-1", "", "9" * 5000])
 def test_what_openmp_ignores_is_ignored(env, value):
     env("OMP_NUM_THREADS", value)
     assert settings.num_threads() is None
+
+
+def test_a_number_of_thousands_of_digits_is_none(env):
+    env("CONVGRAD_NUM_THREADS", "9" * 5000)
+    with pytest.raises(SettingError, match=r"CONVGRAD_NUM_THREADS is '9{199}\.\.\.; it takes a whole number"):
+        settings.num_threads()
 
 
 @pytest.mark.parametrize("value", ["0", "-2", "two", "1.5", "²"])

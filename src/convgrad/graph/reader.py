@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from convgrad.errors import ConvError, FileFormatError
 from convgrad.graph.graph import ENGINE_KINDS, Graph
-from convgrad.graph.operations import Op, canonical_kind, known_attributes
+from convgrad.graph.operations import LARGEST_F32, Op, canonical_kind, known_attributes
 from convgrad.graph.tensors import DTYPES, LAYOUT_TYPES, PROPERTY_TYPES, LogicalTensor
 from convgrad.settings import FPMATH_MODES
 
@@ -175,7 +175,7 @@ def _integers(value: Any, place: str) -> tuple[int, ...]:
 def _number(value: Any, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FileFormatError(f"{place} is {_shown(value)}; it must be a number")
-    if abs(value) > 3.5e38 or not isfinite(value):
+    if abs(value) > LARGEST_F32 or not isfinite(value):
         raise FileFormatError(f"{place} is {_shown(value)}; it is not a finite f32 number")
     return float(value)
 
