@@ -27,8 +27,12 @@ def load(path: str | PathLike[str]) -> Graph:
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise FileFormatError(f"{path}: {size} bytes; a graph file has at most {LARGEST_FILE}")
+    with path.open("rb") as file:
+        text = file.read(LARGEST_FILE + 1)  # of a pipe or device, which tells no size
+    if len(text) > LARGEST_FILE:
+        raise FileFormatError(f"{path}: {len(text)} bytes and more; a graph file has at most {LARGEST_FILE}")
     try:
-        return loads(path.read_bytes())
+        return loads(text)
     except ConvError as error:
         raise type(error)(f"{path}: {error}") from error
 
