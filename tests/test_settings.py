@@ -9,6 +9,7 @@ import pytest
 
 from convgrad import settings
 from convgrad.errors import ConvError, SettingError
+from convgrad.runtime import cache
 
 NAMES = (
     "CONVGRAD_ISA",
@@ -98,6 +99,16 @@ def test_the_cache_directory_follows_the_variables(env, tmp_path):
         assert settings.cache_dir() == str(tmp_path / "convgrad")
     env("CONVGRAD_CACHE_DIR", str(tmp_path / "mine"))
     assert settings.cache_dir() == str(tmp_path / "mine")
+
+
+def test_a_relative_directory_of_one_that_is_gone_switches_the_cache_off(env, tmp_path, monkeypatch):
+    env("CONVGRAD_CACHE_DIR", "kernels")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    cache._inspect.cache_clear()
+    assert cache.state() == (None, "the directory kernels cannot be used: No such file or directory")
 
 
 def test_other_systems_than_linux_have_directories_of_their_own(monkeypatch):

@@ -87,7 +87,11 @@ def cache_dir() -> str | None:
             return None
         if "\0" in given:  # cannot come from a shell, but from os.environ of a test or an embedding
             raise SettingError(f"CONVGRAD_CACHE_DIR is {shown(given)}; it takes a directory, or 'off'")
-        return os.path.abspath(os.path.expanduser(given))
+        path = os.path.expanduser(given)
+        try:
+            return os.path.abspath(path)
+        except OSError:  # the directory that we are in was deleted; the cache will say that there is none
+            return path
     return _platform_cache_dir()
 
 

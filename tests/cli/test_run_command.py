@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import re
@@ -8,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convgrad.cli import _parser, bounds, execution, npz
+from convgrad.cli import _parser, bounds, display, execution, npz
+from convgrad.cli.display import Table
 from convgrad.dtypes import numpy_dtype
 from convgrad.graph import LogicalTensor, Op, dumps, save
 from graph.builders import IMAGE, KINDS, graph_of, inputs_of, op_of
@@ -179,6 +181,16 @@ def test_what_a_terminal_would_obey_or_cannot_show_is_written_as_escapes(convgra
     assert status == 2
     assert r"ReLU\ud800\x1b[31m red·" in err
     assert err.count("\n") == 1
+
+
+def test_a_terminal_of_ascii_gets_a_plain_rule(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(display, "_has_rich", lambda: False)
+    Table(["name"], [["a"]]).print()
+    sys.stdout.flush()
+    assert written.getvalue() == b"name\n----\na\n"
 
 
 @pytest.mark.parametrize("output", ["in ASCII", "closed"])

@@ -102,9 +102,17 @@ class Table:
                 )
                 _print_styled(line, " " * grid.gap)
             if not number:
-                _print_styled([("─" * min(width, grid.width), "dim")], "")
+                _print_styled([(_dash() * min(width, grid.width), "dim")], "")
         if grid.left_out:
             print(f"a wider terminal shows {' and '.join(grid.left_out)}, too; so does a pipe")
+
+
+def _dash() -> str:
+    try:
+        "─".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return "-"
+    return "─"
 
 
 def _aligned(text: str, width: int, right: bool) -> str:
