@@ -9,6 +9,7 @@ import pytest
 
 from convgrad import settings
 from convgrad.errors import ConvError, SettingError
+from convgrad.runtime import cache
 
 NAMES = (
     "CONVGRAD_ISA",
@@ -67,10 +68,16 @@ def test_openmp_may_list_a_number_per_level(env):
     assert settings.num_threads() == (4, "OMP_NUM_THREADS")
 
 
-@pytest.mark.parametrize("value", ["0", "many", "-1", ""])
+@pytest.mark.parametrize("value", ["0", "many", "-1", "", "9" * 5000])
 def test_what_openmp_ignores_is_ignored(env, value):
     env("OMP_NUM_THREADS", value)
     assert settings.num_threads() is None
+
+
+def test_a_number_of_thousands_of_digits_is_none(env):
+    env("CONVGRAD_NUM_THREADS", "9" * 5000)
+    with pytest.raises(SettingError, match=r"CONVGRAD_NUM_THREADS is '9{199}\.\.\.; it takes a whole number"):
+        settings.num_threads()
 
 
 @pytest.mark.parametrize("value", ["0", "-2", "two", "1.5", "²"])
@@ -92,6 +99,16 @@ def test_the_cache_directory_follows_the_variables(env, tmp_path):
         assert settings.cache_dir() == str(tmp_path / "convgrad")
     env("CONVGRAD_CACHE_DIR", str(tmp_path / "mine"))
     assert settings.cache_dir() == str(tmp_path / "mine")
+
+
+def test_a_relative_directory_of_one_that_is_gone_switches_the_cache_off(env, tmp_path, monkeypatch):
+    env("CONVGRAD_CACHE_DIR", "kernels")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    cache._inspect.cache_clear()
+    assert cache.state() == (None, "the directory kernels cannot be used: No such file or directory")
 
 
 def test_other_systems_than_linux_have_directories_of_their_own(monkeypatch):

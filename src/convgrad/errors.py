@@ -1,4 +1,4 @@
-"""The one family of exceptions that a caller's mistake can raise."""
+"""The one family of exceptions that a caller's mistake can raise, and how their messages show what was given."""
 
 
 class ConvError(ValueError):
@@ -31,3 +31,17 @@ class FileFormatError(ConvError):
 
 class SettingError(ConvError):
     """An environment variable or option with a value that means nothing."""
+
+
+MOST_SHOWN = 200  # characters
+
+
+def shown(value: object) -> str:
+    """What was given, for a message: in one short line, whatever it is."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to write out thousands of digits
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # in a class of the caller, or an integer inside a list
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

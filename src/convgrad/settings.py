@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from convgrad.errors import SettingError
+from convgrad.errors import SettingError, shown
 
 ISAS = ("portable", "avx2", "avx512", "avx512_bf16_emulated", "avx512_bf16", "amx_emulated", "amx", "neon")
 FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")  # oneDNN's words
@@ -33,7 +33,7 @@ def fpmath_mode() -> str:
 
 def asked(mode: str | None) -> str | None:
     """A mode that was given, else the one of the surrounding `relaxed`, else None."""
-    return mode or _mode.get()
+    return _mode.get() if mode is None else mode
 
 
 @contextmanager
@@ -43,8 +43,8 @@ def relaxed(mode: str) -> Iterator[None]:
     mode is strict, tf32, bf16, f16 or any; an `fpmath_mode` that a call itself gives comes first. Raises SettingError
     for another word. Source: fpmath modes of the oneDNN Graph API.
     """
-    if mode not in FPMATH_MODES:
-        raise SettingError(f"fpmath_mode is {mode!r}; it takes one of {', '.join(FPMATH_MODES)}")
+    if not isinstance(mode, str) or mode not in FPMATH_MODES:
+        raise SettingError(f"fpmath_mode is {shown(mode)}; it takes one of {', '.join(FPMATH_MODES)}")
     before = _mode.set(mode)
     try:
         yield
@@ -59,13 +59,20 @@ def num_threads() -> tuple[int, str] | None:
     """
     own = os.environ.get("CONVGRAD_NUM_THREADS", "").strip()
     if own:
-        if not (own.isascii() and own.isdigit() and int(own) >= 1):
-            raise SettingError(f"CONVGRAD_NUM_THREADS is {own!r}; it takes a whole number of threads, 1 or more")
-        return int(own), "CONVGRAD_NUM_THREADS"
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # one number per level of nesting
-    if first.isascii() and first.isdigit() and int(first) >= 1:
-        return int(first), "OMP_NUM_THREADS"
-    return None
+        count = _count(own)
+        if not count:
+            raise SettingError(f"CONVGRAD_NUM_THREADS is {shown(own)}; it takes a whole number of threads, 1 or more")
+        return count, "CONVGRAD_NUM_THREADS"
+    count = _count(os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip())  # one number per level of nesting
+    return (count, "OMP_NUM_THREADS") if count else None
+
+
+def _count(text: str) -> int:
+    """A whole number in decimal digits; 0 if it is none that Python would read."""
+    try:
+        return int(text) if text.isascii() and text.isdigit() else 0
+    except ValueError:  # thousands of digits
+        return 0
 
 
 def cache_dir() -> str | None:
@@ -79,8 +86,12 @@ def cache_dir() -> str | None:
         if given.strip().lower() in _OFF:
             return None
         if "\0" in given:  # cannot come from a shell, but from os.environ of a test or an embedding
-            raise SettingError(f"CONVGRAD_CACHE_DIR is {given!r}; it takes a directory, or 'off'")
-        return os.path.abspath(os.path.expanduser(given))
+            raise SettingError(f"CONVGRAD_CACHE_DIR is {shown(given)}; it takes a directory, or 'off'")
+        path = os.path.expanduser(given)
+        try:
+            return os.path.abspath(path)
+        except OSError:  # the directory that we are in was deleted; the cache will say that there is none
+            return path
     return _platform_cache_dir()
 
 
@@ -100,5 +111,5 @@ def _choice(name: str, legal: tuple[str, ...], default: str | None) -> str | Non
     if not value:
         return default
     if value not in legal:
-        raise SettingError(f"{name} is {value!r}; it takes one of {', '.join(legal)}")
+        raise SettingError(f"{name} is {shown(value)}; it takes one of {', '.join(legal)}")
     return value

@@ -107,6 +107,11 @@ MISTAKES = {
     "on a GPU": (Foreign(X, device=(2, 1)), ArrayError, r"src is on the device CUDA:1; copy it to the CPU first"),
     "on another device": (Foreign(X, device=(99, 0)), ArrayError, r"src is on the device DLPack type 99:0"),
     "without storage": (Nowhere(X), ArrayError, r"src does not tell its device: no storage"),
+    "on a device in words": (
+        Foreign(X, device=("cpu", 0)),
+        ArrayError,
+        r"src does not tell its device: invalid literal",
+    ),
     "not exportable": (Broken(X), ArrayError, r"src cannot be exported through DLPack: lent to somebody else"),
     "no capsule": (Other(X), ArrayError, r"src exports something other than a DLPack tensor"),
     "integers": (Foreign(X.astype(np.int16)), DtypeError, r"src holds integers of 16 bits, but must hold one of f32"),

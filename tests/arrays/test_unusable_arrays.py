@@ -91,6 +91,24 @@ MISTAKES = {  # (src, weights), keywords, error, message
     "bool strides": ((X, W), {"strides": [True]}, AttributeRuleError, r"strides holds True, which is a truth value"),
     "pads_begin": ((X, W), {"pads_begin": [-1]}, AttributeRuleError, r"pads_begin holds -1, but must be at least 0"),
     "groups": ((X, W), {"groups": 3}, ShapeError, r"src has 2 channels, which groups = 3 does not divide"),
+    "a long integer": ((X, W), {"groups": 10**5000}, AttributeRuleError, r"groups holds an integer of 16610 bits, but"),
+    "long integers": ((X, W), {"groups": [10**5000]}, AttributeRuleError, r"groups holds a list that cannot be shown"),
+    "a long integer as a truth": ((X, W), {"accumulate": 10**5000}, AttributeRuleError, r"accumulate is an integer of"),
+    "a long list": ((X, W), {"strides": range(10**12)}, AttributeRuleError, r"strides has 1000000000000 entries, more"),
+    "a long word": (
+        (X, W),
+        {"auto_pad": "a" * 10**6},
+        AttributeRuleError,
+        r"auto_pad is 'a{199}\.\.\., but must be one",
+    ),
+    "no word for a type": ((X, W), {"out_dtype": "\ud800"}, DtypeError, r"out_dtype is '\\ud800', but must be one of"),
+    "numbers as a mode": (
+        (X, W),
+        {"fpmath_mode": np.ones(2)},
+        AttributeRuleError,
+        r"fpmath_mode is array\(\[1., 1.\]\)",
+    ),
+    "an empty mode": ((X, W), {"fpmath_mode": ""}, AttributeRuleError, r"fpmath_mode is ''; it must be one of strict"),
     "auto_pad": ((X, W), {"auto_pad": "sane"}, AttributeRuleError, r"auto_pad is 'sane', but must be one of NONE"),
 }
 

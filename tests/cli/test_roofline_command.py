@@ -41,16 +41,28 @@ def test_each_operation_has_its_bound(convgrad, peaks, stand_ins):
 
 
 def test_ceilings_of_other_threads_are_refused(convgrad, peaks, monkeypatch):
-    monkeypatch.setattr("convgrad.cli.roofline.available_cpus", lambda: (8, "here"))
+    monkeypatch.setattr("convgrad.cli.roofs.available_cpus", lambda: (8, "here"))
     status, _, err = convgrad("roofline", "--threads", 2, *peaks)
     assert status == 2
     assert "ceilings of 1 threads, but 2 are asked for" in err
 
 
-def test_more_threads_than_cpus_are_refused(convgrad):
-    status, _, err = convgrad("roofline", "--threads", 4000)
+@pytest.mark.parametrize("command", [["roofline"], ["bench", "dcgan"]])
+def test_more_threads_than_cpus_are_refused(convgrad, command):
+    status, _, err = convgrad(*command, "--threads", 4000)
     assert status == 2
     assert "this process may use" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("[" * 100_000, "not JSON: maximum recursion depth"), (" " * 2**21, "more than 1048576 bytes")],
+)
+def test_a_file_that_is_no_ceilings_is_told(convgrad, tmp_path, content, message):
+    (tmp_path / "peaks.json").write_text(content)
+    status, _, err = convgrad("explain", "--peaks", tmp_path / "peaks.json", "ic1ih3oc1kh3")
+    assert status == 2
+    assert f"peaks.json: {message}" in err
 
 
 @pytest.mark.parametrize(

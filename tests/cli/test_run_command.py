@@ -1,13 +1,18 @@
+import io
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from convgrad.cli import _parser, bounds, execution, npz
+from convgrad.cli import _parser, bounds, display, execution, npz
+from convgrad.cli.display import Table
 from convgrad.dtypes import numpy_dtype
-from convgrad.graph import LogicalTensor, Op, save
+from convgrad.graph import LogicalTensor, Op, dumps, save
 from graph.builders import IMAGE, KINDS, graph_of, inputs_of, op_of
 
 ROOT = Path(__file__).parents[2]
@@ -156,6 +161,68 @@ def test_a_mistake_is_one_clear_line_and_status_2(convgrad, tmp_path, monkeypatc
     assert (status, out) == (2, "")
     assert err.startswith(message)
     assert err.count("\n") == 1
+
+
+NAME = "\ud800\x1b[31m\nred·"
+
+
+def named(path, kind="BiasAddBackward"):
+    graph = json.loads(dumps(graph_of(op_of("BiasAddBackward"))))
+    graph["graph"][0] |= {"name": NAME, "kind": kind}
+    path.write_text(json.dumps(graph))
+    return path
+
+
+def test_what_a_terminal_would_obey_or_cannot_show_is_written_as_escapes(convgrad, tmp_path):
+    status, out, _ = convgrad("run", named(tmp_path / "graph.json"))
+    assert status == 0
+    assert out.splitlines()[1].startswith(r"\ud800\x1b[31m red·")
+    status, _, err = convgrad("run", named(tmp_path / "graph.json", "ReLU" + NAME))
+    assert status == 2
+    assert r"ReLU\ud800\x1b[31m red·" in err
+    assert err.count("\n") == 1
+
+
+def test_a_terminal_of_ascii_gets_a_plain_rule(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(display, "_has_rich", lambda: False)
+    Table(["name"], [["a"]]).print()
+    sys.stdout.flush()
+    assert written.getvalue() == b"name\n----\na\n"
+
+
+@pytest.mark.parametrize("output", ["in ASCII", "closed"])
+def test_output_need_not_take_every_letter_or_be_there(tmp_path, output, capfdbinary):
+    def close():
+        os.close(1)
+
+    command = [sys.executable, "-m", "convgrad", "verify", "--dir", "BWD_D", "--mb", "1", "ic1ih3oc1kh3"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environment, preexec_fn=close if output == "closed" else None, check=True)
+    assert done.returncode == 0
+    out, err = capfdbinary.readouterr()
+    assert not err
+    assert (b"\\xb7 weights[" in out) == (output != "closed")
+
+
+def test_a_device_without_an_end_is_no_graph(convgrad):
+    status, _, err = convgrad("run", "/dev/zero")
+    assert status == 2
+    assert "/dev/zero: 16777217 bytes and more; a graph file has at most" in err
+
+
+def test_numbers_beyond_s32_are_no_shape(convgrad, tmp_path):
+    op = op_of("ConvolutionBackwardData")
+    shape = LogicalTensor(9, "s32", (len(op.inputs[0].shape),))
+    op.add_input(shape)
+    save(graph_of(op), tmp_path / "graph.json")
+    entries = {str(t.id): np.zeros(t.shape, np.float32) for t in op.inputs[:2]}
+    np.savez(tmp_path / "in.npz", **entries, **{"9": np.array(op.attrs["dst_shape"]) + 2**32})
+    status, _, err = convgrad("run", tmp_path / "graph.json", "--inputs", tmp_path / "in.npz")
+    assert status == 2
+    assert "of which not all are s32" in err
 
 
 def test_a_wrong_result_fails_the_check_with_status_1(convgrad, file, monkeypatch):

@@ -23,10 +23,11 @@ MORE = {
     "stride 2, a large kernel": ((15, 45), (8, 23), (7, 7), (2, 2), (1, 1), (3, 3)),
     "stride 2 of columns, dilation of rows": ((12, 67), (12, 34), (3, 3), (1, 2), (2, 1), (2, 1)),
     "rows longer than they are read": ((7, 80), (7, 33), (3, 2), (1, 2), (1, 1), (1, 0)),
+    "no row meets anything": ((1, 423), (2, 216), (3, 7), (4, 2), (1, 1), (3, 7)),
     "whole vectors to the end": ((6, 66), (6, 64), (3, 3), (1, 1), (1, 1), (1, 0)),
 }
 EVERY = AXES | MORE
-NONE = {"stride 3", "stride 4 of columns", "dilation", "no tap meets anything"}
+NONE = {"stride 3", "stride 4 of columns", "dilation", "no tap meets anything", "no row meets anything"}
 NONE |= {("three axes, stride 2", X), ("stride 2, a phase without taps", Y)}
 
 

@@ -1,7 +1,10 @@
+import json
+
+import numpy as np
 import pytest
 
 from convgrad import GraphError
-from convgrad.graph import Graph, LogicalTensor, Op
+from convgrad.graph import Graph, LogicalTensor, Op, dumps
 from graph.builders import CONV, KINDS, graph_of, op_of
 
 
@@ -239,5 +242,44 @@ def test_text_names_operations_and_tensors():
 
 
 def test_an_integer_that_no_file_can_hold_is_refused():
-    with pytest.raises(GraphError, match=r"axis is 9223372036854775808, which no file can hold; integers have 64 bits"):
+    with pytest.raises(
+        GraphError, match=r"axis is \[1, 9223372036854775808\], which no file can hold; integers have 64"
+    ):
         Graph().add_op(Op(0, "Softmax", "s", {"axis": [1, 2**63]}, [], []))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: Op(0, "End", "", ["strides"]), r"op 0 \(End\): attrs is \['strides'\]; give values by the names"),
+        (lambda: Op(0, "End", "", {}, [1]), r"op 0 \(End\): its inputs are given 1; give a list of LogicalTensor"),
+        (lambda: Op(0, "End", "", {}, None), r"its inputs are given None; give a list"),
+        (lambda: Op(0, "End").add_output(7), r"its outputs are given 7; give a list"),
+        (lambda: Graph().add_op("End"), r"add_op got 'End'; it takes an Op"),
+        (lambda: Graph().add_op(Op(0, "Softmax", "", {"axis": float("nan")})), r"axis is nan, which no file can hold"),
+        (lambda: Graph().add_op(Op(0, "Softmax", "", {"axis": {}})), r"axis is {}, which no file can hold"),
+        (lambda: Graph(np.ones(2)), r"engine_kind is array\(\[1., 1.\]\); it must be one of cpu"),
+        (
+            lambda: Graph().compile([(2, (1, 2))]),
+            r"extents are given by the ids of their tensors; got \[\(2, \(1, 2\)\)\]",
+        ),
+        (
+            lambda: Graph().compile().execute([1]),
+            r"the graph: arrays and extents are given by the ids of .*; got \[1\]",
+        ),
+        (lambda: Op(10**5000, "End"), r"an operation id is an integer of 16610 bits; it must be"),
+    ],
+)
+def test_things_of_the_wrong_kind_are_told(mistake, message):
+    with pytest.raises(GraphError, match=message):
+        mistake()
+
+
+def test_integers_of_numpy_are_integers():
+    numbers = np.arange(4)
+    tensor = LogicalTensor(numbers[1], "f32", numbers[2:], strides=numbers[3:0:-2])
+    assert tensor == LogicalTensor(1, "f32", (2, 3), strides=(3, 1))
+    assert (
+        json.loads(dumps(graph_of(Op(numbers[3], "Softmax", "", {"axis": numbers[1]}, [tensor]))))["graph"][0]["id"]
+        == 3
+    )

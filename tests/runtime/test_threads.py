@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 
+import numpy as np
 import pytest
 from tiny_kernels import run_tiny, tiny_kernel
 
@@ -62,7 +63,7 @@ def test_a_number_of_threads_is_a_whole_number(count):
 
 
 def test_the_number_of_threads_is_what_was_set(team):
-    for count in (1, 2, 5):
+    for count in (1, 2, np.int64(5)):
         set_num_threads(count)
         assert num_threads() == count
 

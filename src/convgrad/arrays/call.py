@@ -12,7 +12,7 @@ from convgrad.arrays.record import Record, address
 from convgrad.arrays.results import common_dtype, refuse_more_than_memory, result_dtype
 from convgrad.arrays.view import dense_strides, output_view, refuse_overlap, view
 from convgrad.dtypes import dtype_name, numpy_dtype
-from convgrad.errors import ArrayError, AttributeRuleError
+from convgrad.errors import ArrayError, AttributeRuleError, shown
 from convgrad.problem.canonicalize import canonicalize
 from convgrad.runtime.jit import LOCK
 from convgrad.settings import FPMATH_MODES, fpmath_mode
@@ -115,7 +115,7 @@ class Operation:
         target = None if out is None else output_view(op, "out", out)
         out_dtype = result_dtype(op, dtype, target, out_dtype)
         if not isinstance(accumulate, bool | np.bool_):
-            raise AttributeRuleError(f"{op}: accumulate is {accumulate!r}; give True or False")
+            raise AttributeRuleError(f"{op}: accumulate is {shown(accumulate)}; give True or False")
         if accumulate and out is None:
             raise ArrayError(f"{op}: accumulate = True adds to what out holds, but no out is given; give out")
         if op == "BiasAddBackward":
@@ -219,11 +219,13 @@ class Operation:
         return {name: ones for name in required} | given
 
     def _mode(self, values: tuple) -> str:
-        mode = dict(zip(self.names, values, strict=True)).get("fpmath_mode") or fpmath_mode()
-        if mode not in FPMATH_MODES:
+        mode = dict(zip(self.names, values, strict=True)).get("fpmath_mode")
+        if mode is None:
+            mode = fpmath_mode()
+        if not isinstance(mode, str) or mode not in FPMATH_MODES:
             raise AttributeRuleError(
-                f"{self.op}: fpmath_mode is {mode!r}; it must be one of {', '.join(FPMATH_MODES)}, or None for that "
-                "of the surroundings"
+                f"{self.op}: fpmath_mode is {shown(mode)}; it must be one of {', '.join(FPMATH_MODES)}, or None for "
+                "that of the surroundings"
             )
         return mode
 

@@ -80,11 +80,11 @@ def read(op: str, name: str, array: Any) -> View:
 
 def _refuse_device(op: str, name: str, array: Any) -> None:
     try:
-        kind, number = array.__dlpack_device__()
+        kind, number = map(int, array.__dlpack_device__())
     except Exception as error:
         raise ArrayError(f"{op}: {name} does not tell its device: {error}; give an array on the CPU") from error
-    if int(kind) not in _ON_HOST:
-        device = _DEVICES.get(int(kind), f"DLPack type {int(kind)}")
+    if kind not in _ON_HOST:
+        device = _DEVICES.get(kind, f"DLPack type {kind}")
         raise ArrayError(f"{op}: {name} is on the device {device}:{number}; copy it to the CPU first")
 
 

@@ -13,7 +13,7 @@ from convgrad.arrays.results import common_dtype, result_dtype
 from convgrad.arrays.view import View, output_view, refuse_overlap, share_memory, span
 from convgrad.arrays.view import view as view_of
 from convgrad.dtypes import SIZES
-from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError
+from convgrad.errors import ArrayError, AttributeRuleError, DtypeError, ShapeError, shown
 
 ndarray = np.ndarray
 
@@ -140,7 +140,7 @@ class WeightsOperation(Operation):
         if diff_bias is True:
             return None
         if isinstance(diff_bias, bool | np.bool_ | int):
-            raise AttributeRuleError(f"{op}: diff_bias is {diff_bias!r}; give True, or an array to write to")
+            raise AttributeRuleError(f"{op}: diff_bias is {shown(diff_bias)}; give True, or an array to write to")
         target = output_view(op, "diff_bias", diff_bias)
         if target.dtype != out_dtype:
             raise DtypeError(
@@ -155,7 +155,7 @@ class WeightsOperation(Operation):
 
     def _check_accumulation(self, accumulate: Any, out: Any, diff_bias: Any) -> None:
         if not isinstance(accumulate, bool | np.bool_):
-            raise AttributeRuleError(f"{self.op}: accumulate is {accumulate!r}; give True or False")
+            raise AttributeRuleError(f"{self.op}: accumulate is {shown(accumulate)}; give True or False")
         for name, missing in (("out", out is None), ("diff_bias", diff_bias is True)):
             if accumulate and missing:
                 raise ArrayError(

@@ -9,7 +9,7 @@ import numpy as np
 
 from convgrad.arrays.view import View
 from convgrad.dtypes import FLOATING, dtype_name, numpy_dtype
-from convgrad.errors import DtypeError, ShapeError
+from convgrad.errors import DtypeError, ShapeError, shown
 
 
 def common_dtype(op: str, inputs: Sequence[tuple[str, View]]) -> str:
@@ -40,16 +40,16 @@ def result_dtype(op: str, dtype: str, target: View | None, asked: Any) -> str:
 def _dtype_named(op: str, asked: Any) -> str:
     if isinstance(asked, str) and asked in FLOATING:
         return asked
-    spelled = asked if isinstance(asked, str) else str(asked).removeprefix("torch.")
-    if spelled == "bfloat16":
-        return "bf16"
     try:
+        spelled = asked if isinstance(asked, str) else str(asked).removeprefix("torch.")
+        if spelled == "bfloat16":
+            return "bf16"
         found = np.dtype(spelled if isinstance(asked, str) or spelled != str(asked) else asked)
         name = None if isinstance(asked, str) and found.name != asked else dtype_name(found)  # "f8" is not eight bits
-    except TypeError:
+    except Exception:  # NumPy's, of what it cannot read, or one of a class of the caller
         name = None
     if name is None:
-        raise DtypeError(f"{op}: out_dtype is {asked!r}, but must be one of {', '.join(FLOATING)}")
+        raise DtypeError(f"{op}: out_dtype is {shown(asked)}, but must be one of {', '.join(FLOATING)}")
     return name
 
 

@@ -6,6 +6,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import NoReturn
 
 import convgrad
@@ -26,6 +28,7 @@ MISTAKE = 2  # exit status for what the user can mend; 1 is a check that failed
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; a mistake of the user's is one line on stderr. Without a command, help is what is asked for."""
+    _open_streams()
     try:
         args = _parser().parse_args((sys.argv[1:] if argv is None else list(argv)) or ["--help"])
         status = args.command(args)
@@ -70,6 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _open_streams() -> None:
+    """Let output be closed, or of an encoding that lacks some of our letters: those are written as escapes."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _complain(text: str) -> int:
-    print("convgrad:", " ".join(text.split()), file=sys.stderr)
+    from convgrad.cli.display import visible
+
+    with suppress(OSError):  # nobody to tell; the status still does
+        print("convgrad:", visible(" ".join(text.split())), file=sys.stderr, flush=True)
     return MISTAKE

@@ -57,6 +57,7 @@ def command(args: argparse.Namespace) -> int:
     if args.csv and args.json:
         raise UsageError("--csv and --json are two forms of one report; give one of them")
     plots.require(args.plot)
+    roofs.check_threads(args.threads)
     jobs = chosen(args)
     quiet = args.json or args.csv
     with progress(len(jobs) + 2, quiet=quiet) as shown:

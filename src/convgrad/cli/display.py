@@ -14,6 +14,8 @@ from typing import Any
 from convgrad.cli import layout
 from convgrad.errors import ConvError
 
+_OBEYED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
 
 class UsageError(ConvError):
     """A command line that asks for something that cannot be done."""
@@ -34,6 +36,7 @@ def show(report: Mapping[str, Any], *, as_json: bool, text: Sequence[str | Table
 
 def _print_text(text: str) -> None:
     """As it is, but on a terminal in lines that fit it."""
+    text = text if isinstance(text, Verbatim) else visible(text)
     if isinstance(text, Verbatim) or not sys.stdout.isatty():
         print(text)
         return
@@ -44,6 +47,11 @@ def _print_text(text: str) -> None:
 def _width() -> int:
     """Of the terminal, which tells it or has it in COLUMNS."""
     return shutil.get_terminal_size().columns
+
+
+def visible(text: str) -> str:
+    """With what a terminal would obey, such as in names of a graph file, as escapes."""
+    return text.translate(_OBEYED)
 
 
 class Table:
@@ -63,7 +71,7 @@ class Table:
         On a terminal too narrow for all columns those in `folded` are broken into lines, and those in `spare` left out.
         """
         self.headings = headings
-        self.rows = rows
+        self.rows = [[visible(cell.replace("\n", " ")) for cell in row] for row in rows]
         self.folded = folded
         self.spare = spare
         self.numbers = set(numbers)
@@ -94,9 +102,17 @@ class Table:
                 )
                 _print_styled(line, " " * grid.gap)
             if not number:
-                _print_styled([("─" * min(width, grid.width), "dim")], "")
+                _print_styled([(_dash() * min(width, grid.width), "dim")], "")
         if grid.left_out:
             print(f"a wider terminal shows {' and '.join(grid.left_out)}, too; so does a pipe")
+
+
+def _dash() -> str:
+    try:
+        "─".encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return "-"
+    return "─"
 
 
 def _aligned(text: str, width: int, right: bool) -> str:
@@ -151,7 +167,7 @@ def progress(total: int, *, quiet: bool = False) -> Iterator[Progress]:
 class _PlainProgress(Progress):
     def step(self, what: str) -> None:
         super().step(what)
-        print(f"\r\033[K[{self.done}/{self.total}] {what[:60]}", end="", file=sys.stderr, flush=True)
+        print(f"\r\033[K[{self.done}/{self.total}] {visible(what)[:60]}", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -169,7 +185,7 @@ def _rich_progress(total: int) -> Iterator[Progress]:
 
         class Shown(Progress):
             def step(self, what: str) -> None:
-                bar.update(task, completed=self.done, description=escape(what))
+                bar.update(task, completed=self.done, description=escape(visible(what)))
                 super().step(what)
 
         yield Shown(total)

@@ -66,5 +66,8 @@ def _take(path: str, entries: dict[str, np.ndarray], tensor: LogicalTensor) -> n
         with np.errstate(over="ignore"):
             return array.astype(numpy_dtype(tensor.dtype), copy=False)
     if tensor.dtype == "s32" and array.dtype.kind in "iu":
-        return array.astype(np.int32, copy=False)
+        small = array.astype(np.int32, copy=False)
+        if not np.array_equal(small, array):
+            raise FileFormatError(f"{path}: {name!r} holds {array.tolist()}, of which not all are s32")
+        return small
     raise FileFormatError(f"{path}: {name!r} holds {array.dtype}, but is the {tensor}")

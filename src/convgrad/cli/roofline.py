@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from convgrad.cli import bench, plots, problem_string, racing, roofs, work
-from convgrad.cli.display import Table, UsageError, natural, positive, progress, seconds, show
+from convgrad.cli.display import Table, natural, positive, progress, seconds, show
 from convgrad.cli.racing import OURS, Race, Result
-from convgrad.plan.host import available_cpus
 
 EXAMPLES = f"""\
 examples:
@@ -42,8 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(args: argparse.Namespace) -> int:
     """Measure the ceilings of this machine, and each operation below them."""
     plots.require(args.plot)
-    if args.threads > available_cpus()[0]:
-        raise UsageError(f"--threads {args.threads}: this process may use {available_cpus()[0]} CPUs")
+    roofs.check_threads(args.threads)
     jobs = bench.chosen(args) if args.work else []
     results: list[Result] = []
     with progress(len(jobs) + 1, quiet=args.json) as shown:

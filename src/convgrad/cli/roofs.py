@@ -6,9 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from convgrad.cli.display import Table
+from convgrad.cli.display import Table, UsageError
 from convgrad.engines.ceilings import Ceilings, from_dict, measure
 from convgrad.errors import FileFormatError
+from convgrad.plan.host import available_cpus
+
+LARGEST_FILE = 1 << 20  # bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,13 +21,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_threads(threads: int) -> None:
+    """Refuse more threads than CPUs: they would wait for each other, and thousands of them for hours."""
+    if threads > available_cpus()[0]:
+        raise UsageError(f"--threads {threads}: this process may use {available_cpus()[0]} CPUs")
+
+
 def ceilings(args: argparse.Namespace, threads: int | None) -> Ceilings:
     """Of so many threads, or as many as calls use."""
     if args.peaks is None:
         return measure(threads)
+    with Path(args.peaks).open("rb") as file:
+        text = file.read(LARGEST_FILE + 1)
+    if len(text) > LARGEST_FILE:
+        raise FileFormatError(f"{args.peaks}: more than {LARGEST_FILE} bytes; ceilings take a few hundred")
     try:
-        found = json.loads(Path(args.peaks).read_text())
-    except ValueError as error:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{args.peaks}: not JSON: {error}") from error
     read = from_dict(found, args.peaks)
     if threads is not None and read.threads != threads:

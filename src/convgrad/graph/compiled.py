@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convgrad import settings
-from convgrad.errors import ConvError, GraphError
+from convgrad.errors import ConvError, GraphError, shown
 from convgrad.graph import memory
 from convgrad.graph.operations import Op, in_op, schema_of
 from convgrad.graph.tensors import LogicalTensor
@@ -47,6 +47,7 @@ class CompiledPartition:
         self.fpmath_mode = fpmath_mode if fpmath_mode != "strict" else settings.fpmath_mode()
         self.shape_tensor = shape = shape_tensor(op)
         _check_known(op)
+        check_by_id(op.label, constants)
         value = None
         if shape is not None and shape.id in constants:
             value = memory.shape_value(shape, constants[shape.id], op.label)
@@ -76,6 +77,7 @@ class CompiledPartition:
         An input that lies otherwise than compiled for is copied; an array for a result must lie as compiled for.
         """
         owner = self.op.label
+        check_by_id(owner, inputs, {} if outputs is None else outputs)
         missing = [tensor.id for tensor in self.op.inputs if tensor.id not in inputs]
         if missing:
             raise GraphError(f"{owner}: execute needs an array for tensor {missing[0]}")
@@ -107,6 +109,7 @@ class CompiledGraph:
         reasons = [partition.reason for partition in graph.get_partitions() if partition.reason]
         if reasons:
             raise GraphError("the graph cannot be run: " + "; ".join(reasons))
+        check_by_id("the graph", constants)
         self.graph = graph
         self._constants = dict(constants)
         self._by_shapes: dict[tuple, list[CompiledPartition]] = {}
@@ -138,6 +141,7 @@ class CompiledGraph:
         What is only passed from one operation to another is dropped after its last use, unless `keep_all` is set.
         `on_step` is told of every partition that is done, and of the seconds it took.
         """
+        check_by_id("the graph", inputs, {} if outputs is None else outputs)
         needed = [port.id for port in self.graph.get_input_ports()]
         missing = [id for id in needed if id not in inputs]
         if missing:
@@ -204,6 +208,13 @@ def _checked_arrays(partitions: Sequence[CompiledPartition], inputs: Arrays, out
     if unknown:
         raise GraphError(f"execute was given an array for tensor {min(unknown)}, which no operation makes")
     return live
+
+
+def check_by_id(owner: str, *given: Any) -> None:
+    """Refuse a list where a dictionary belongs."""
+    for arrays in given:
+        if not isinstance(arrays, Mapping):
+            raise GraphError(f"{owner}: arrays and extents are given by the ids of their tensors; got {shown(arrays)}")
 
 
 def shape_tensor(op: Op) -> LogicalTensor | None:

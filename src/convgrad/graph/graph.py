@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convgrad.dtypes import FLOATING
-from convgrad.errors import GraphError
+from convgrad.errors import GraphError, shown
 from convgrad.graph.operations import Op, verified
 from convgrad.graph.partition import Partition
 from convgrad.graph.tensors import LogicalTensor
@@ -31,9 +31,7 @@ class Graph:
         self, engine_kind: str = "cpu", *, fpmath_mode: str = "strict", fpmath_mode_apply_to_int: bool = False
     ) -> None:
         """An empty graph."""
-        if engine_kind not in ENGINE_KINDS:
-            raise GraphError(f"engine_kind is {engine_kind!r}; it must be one of {', '.join(ENGINE_KINDS)}")
-        self.engine_kind = engine_kind
+        self.engine_kind = _word("engine_kind", engine_kind, ENGINE_KINDS)
         self._finalized = False
         self._ops: dict[int, Op] = {}  # in topological order once finalized
         self._partitions: tuple[Partition, ...] = ()
@@ -45,14 +43,14 @@ class Graph:
         That is `convgrad.fpmath_mode`, else CONVGRAD_FPMATH_MODE.
         """
         self._must_be_open("set_fpmath_mode")
-        if mode not in FPMATH_MODES:
-            raise GraphError(f"fpmath_mode is {mode!r}; it must be one of {', '.join(FPMATH_MODES)}")
-        self.fpmath_mode = mode
+        self.fpmath_mode = _word("fpmath_mode", mode, FPMATH_MODES)
         self.fpmath_mode_apply_to_int = bool(apply_to_int)
 
     def add_op(self, op: Op) -> None:
         """Take a verified copy of an operation, with its defaults filled in; one whose id is taken is ignored."""
         self._must_be_open("add_op")
+        if not isinstance(op, Op):
+            raise GraphError(f"add_op got {shown(op)}; it takes an Op")
         if op.id not in self._ops:
             self._ops[op.id] = verified(op)
 
@@ -81,8 +79,7 @@ class Graph:
 
     def get_partitions(self, policy: str = "fusion") -> list[Partition]:
         """The units of compilation in topological order, one for each operation under either policy."""
-        if policy not in POLICIES:
-            raise GraphError(f"policy is {policy!r}; it must be one of {', '.join(POLICIES)}")
+        _word("policy", policy, POLICIES)
         self._must_be_final("get_partitions")
         return list(self._partitions)
 
@@ -108,12 +105,11 @@ class Graph:
         from convgrad.graph.compiled import CompiledGraph
 
         self.finalize()
-        return CompiledGraph(self, constants or {})
+        return CompiledGraph(self, {} if constants is None else constants)
 
     def with_dtype(self, dtype: str) -> Graph:
         """The same graph, open, with every floating tensor of another type."""
-        if dtype not in FLOATING:
-            raise GraphError(f"dtype is {dtype!r}; it must be one of {', '.join(FLOATING)}")
+        _word("dtype", dtype, FLOATING)
 
         def changed(tensors: Sequence[LogicalTensor]) -> list[LogicalTensor]:
             return [replace(tensor, dtype=dtype) if tensor.dtype in FLOATING else tensor for tensor in tensors]
@@ -146,6 +142,12 @@ class Graph:
     def _must_be_final(self, what: str) -> None:
         if not self._finalized:
             raise GraphError(f"{what}: the graph is not finalized; call finalize() first")
+
+
+def _word(what: str, value: str, words: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in words:
+        raise GraphError(f"{what} is {shown(value)}; it must be one of {', '.join(words)}")
+    return value
 
 
 def _collect_tensors(ops: Sequence[Op]) -> dict[int, LogicalTensor]:

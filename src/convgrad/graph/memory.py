@@ -32,7 +32,10 @@ def empty(tensor: LogicalTensor) -> np.ndarray:
     assert tensor.known_shape is not None
     memory = np.empty(tensor.memory_bytes // dtype.itemsize, dtype)
     strides = [stride * dtype.itemsize for stride in strides_of(tensor)]
-    return np.ndarray(tensor.known_shape, dtype, memory, strides=strides)
+    try:
+        return np.ndarray(tensor.known_shape, dtype, memory, strides=strides)
+    except ValueError as error:  # it has no elements, but extents that are too large all the same
+        raise GraphError(f"{tensor} cannot be a NumPy array: {error}; check the shape") from None
 
 
 def as_input(tensor: LogicalTensor, value: Any, owner: str) -> np.ndarray:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from convgrad.errors import AttributeRuleError, ConvError, GraphError
-from convgrad.graph.tensors import MAX_RANK, LogicalTensor
+from convgrad.errors import AttributeRuleError, ConvError, GraphError, shown
+from convgrad.graph.tensors import MAX_RANK, LogicalTensor, natural, whole
 from convgrad.spec.attributes import parse_attributes
 from convgrad.spec.schemas import ATTRIBUTE_ALIASES, OP_ALIASES, SCHEMAS, Schema
 
 _KINDS = {name.lower(): name for name in (*SCHEMAS, *OP_ALIASES, "End", "Wildcard")}
+LARGEST_F32 = 3.5e38  # of a number in a file, with room for one that was rounded to be written
 _ABSENT_AS_ZEROS = {"output_padding", "dst_shape", "weights_shape"}
 # oneDNN refuses the attribute where its schema does not have it, so a file carries it there only if it says something.
 _ONEDNN_OUTPUT_PADDING = {"ConvTranspose", "ConvolutionBackwardData"}
@@ -29,16 +30,19 @@ class Op:
         outputs: Iterable[LogicalTensor] = (),
     ) -> None:
         """An operation of any kind; a kind that convgrad does not know can be in a graph, but not run."""
-        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < 2**64:
-            raise GraphError(f"an operation id is {id!r}; it must be an integer from 0 to 2^64 - 1")
+        id = natural("an operation id", id)
         if not isinstance(kind, str) or not kind:
-            raise GraphError(f"op {id}: kind is {kind!r}; it must be the name of an operation, such as ConvTranspose")
+            raise GraphError(
+                f"op {id}: kind is {shown(kind)}; it must be the name of an operation, such as ConvTranspose"
+            )
         self.id = id
         self.kind = canonical_kind(kind)
         self.name = str(name)
+        if attrs is not None and not isinstance(attrs, Mapping):
+            raise GraphError(f"{self.label}: attrs is {shown(attrs)}; give values by the names of the attributes")
         self.attrs = dict(attrs or {})
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
+        self.inputs = _tensors(self, "inputs", inputs)
+        self.outputs = _tensors(self, "outputs", outputs)
 
     def set_attr(self, name: str, value: Any) -> None:
         """Give an attribute a value."""
@@ -46,11 +50,11 @@ class Op:
 
     def add_input(self, tensor: LogicalTensor) -> None:
         """Append an input."""
-        self.inputs += (tensor,)
+        self.inputs += _tensors(self, "inputs", (tensor,))
 
     def add_output(self, tensor: LogicalTensor) -> None:
         """Append an output."""
-        self.outputs += (tensor,)
+        self.outputs += _tensors(self, "outputs", (tensor,))
 
     @property
     def label(self) -> str:
@@ -76,6 +80,35 @@ class Op:
         return self.id, self.kind, self.name, self.attrs, self.inputs, self.outputs
 
 
+def _tensors(op: Op, side: str, given: Any) -> tuple[LogicalTensor, ...]:
+    tensors = tuple(given) if hasattr(given, "__iter__") else (given,)
+    for each in tensors:
+        if not isinstance(each, LogicalTensor):
+            raise GraphError(f"{op.label}: its {side} are given {shown(each)}; give a list of LogicalTensor")
+    return tensors
+
+
+def _kept_value(op: Op, name: str, value: Any) -> Any:
+    """An attribute of an operation that is only kept: what a file can hold, and nothing else."""
+    if isinstance(value, str | bool):
+        return value
+    many = isinstance(value, list | tuple)
+    numbers = tuple(_kept_number(entry) for entry in (value if many else (value,)))
+    if None in numbers:
+        raise GraphError(
+            f"{op.label}: {name} is {shown(value)}, which no file can hold; integers have 64 bits, other numbers are "
+            "finite in f32"
+        )
+    return numbers if many else numbers[0]
+
+
+def _kept_number(value: Any) -> int | float | None:
+    if isinstance(value, float):
+        return value if abs(value) <= LARGEST_F32 else None
+    number = whole(value)
+    return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
+
+
 def canonical_kind(kind: str) -> str:
     """A kind in the letter case of the specification; what is not known stays as it is."""
     return _KINDS.get(kind.lower(), kind)
@@ -99,11 +132,7 @@ def verified(op: Op) -> Op:
     """A copy under its present name, with every default filled in; GraphError if it breaks its schema."""
     schema = schema_of(op.kind)
     if schema is None:
-        attrs = {name: tuple(value) if isinstance(value, list) else value for name, value in op.attrs.items()}
-        for name, value in attrs.items():
-            for one in value if isinstance(value, tuple) else (value,):
-                if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
-                    raise GraphError(f"{op.label}: {name} is {one}, which no file can hold; integers have 64 bits")
+        attrs = {name: _kept_value(op, name, value) for name, value in op.attrs.items()}
         return Op(op.id, op.kind, op.name, attrs, op.inputs, op.outputs)
     most = len(schema.inputs) + (schema.optional is not None)
     if not len(schema.inputs) <= len(op.inputs) <= most:

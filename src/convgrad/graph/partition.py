@@ -61,7 +61,7 @@ class Partition:
         reason = _why_not(changed, self.engine_kind)
         if reason is not None:
             raise GraphError(reason)
-        return CompiledPartition(changed, dict(constants or {}), self.fpmath_mode)
+        return CompiledPartition(changed, {} if constants is None else constants, self.fpmath_mode)
 
     def __str__(self) -> str:
         return f"partition {self.id}: {self.ops[0]}" + (f"; not supported: {self.reason}" if self.reason else "")

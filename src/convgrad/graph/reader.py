@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from convgrad.errors import ConvError, FileFormatError
 from convgrad.graph.graph import ENGINE_KINDS, Graph
-from convgrad.graph.operations import Op, canonical_kind, known_attributes
+from convgrad.graph.operations import LARGEST_F32, Op, canonical_kind, known_attributes
 from convgrad.graph.tensors import DTYPES, LAYOUT_TYPES, PROPERTY_TYPES, LogicalTensor
 from convgrad.settings import FPMATH_MODES
 
@@ -27,8 +27,12 @@ def load(path: str | PathLike[str]) -> Graph:
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise FileFormatError(f"{path}: {size} bytes; a graph file has at most {LARGEST_FILE}")
+    with path.open("rb") as file:
+        text = file.read(LARGEST_FILE + 1)  # of a pipe or device, which tells no size
+    if len(text) > LARGEST_FILE:
+        raise FileFormatError(f"{path}: {len(text)} bytes and more; a graph file has at most {LARGEST_FILE}")
     try:
-        return loads(path.read_bytes())
+        return loads(text)
     except ConvError as error:
         raise type(error)(f"{path}: {error}") from error
 
@@ -175,7 +179,7 @@ def _integers(value: Any, place: str) -> tuple[int, ...]:
 def _number(value: Any, place: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FileFormatError(f"{place} is {_shown(value)}; it must be a number")
-    if abs(value) > 3.5e38 or not isfinite(value):
+    if abs(value) > LARGEST_F32 or not isfinite(value):
         raise FileFormatError(f"{place} is {_shown(value)}; it is not a finite f32 number")
     return float(value)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
+from typing import Any
 
-from convgrad.errors import GraphError
+from convgrad.errors import GraphError, shown
 
 DTYPES = {  # name: bytes of one element; None where the type is not a whole number of bytes or not known
     "f32": 4, "bf16": 2, "f16": 2, "f64": 8, "s32": 4, "s64": 8, "s8": 1, "u8": 1, "boolean": 1,
@@ -37,11 +40,10 @@ class LogicalTensor:
 
     def __post_init__(self) -> None:
         """Bring lists to tuples, fill in dense strides, and refuse what no memory could hold."""
+        object.__setattr__(self, "id", natural("a tensor id", self.id))
         _check_word(self, "dtype", DTYPES)
         _check_word(self, "layout_type", LAYOUT_TYPES)
         _check_word(self, "property_type", PROPERTY_TYPES)
-        if not _is_int(self.id) or not 0 <= self.id < 2**64:
-            raise GraphError(f"a tensor id is {self.id!r}; it must be an integer from 0 to 2^64 - 1")
         shape = _extents(self.id, self.shape)
         object.__setattr__(self, "shape", shape)
         strides = _strides(self.id, self.strides, shape)
@@ -97,35 +99,58 @@ def span(shape: Sequence[int], strides: Sequence[int]) -> int:
 def _check_word(tensor: LogicalTensor, field: str, words: Sequence[str] | dict) -> None:
     value = getattr(tensor, field)
     if not isinstance(value, str) or value not in words:
-        raise GraphError(f"tensor {tensor.id}: {field} is {value!r}; it must be one of {', '.join(words)}")
+        raise GraphError(f"tensor {tensor.id}: {field} is {shown(value)}; it must be one of {', '.join(words)}")
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def whole(value: Any) -> int | None:
+    """The value as an int, NumPy's integers too; None if it is no integer."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def natural(what: str, value: Any) -> int:
+    """An id; anything else is refused."""
+    id = whole(value)
+    if id is None or not 0 <= id < 2**64:
+        raise GraphError(f"{what} is {shown(value)}; it must be an integer from 0 to 2^64 - 1")
+    return id
+
+
+def _numbers(id: int, name: str, one: str, values: Any) -> Shape:
+    """Extents, or strides, as ints; None stays None."""
+    try:
+        given = tuple(islice(values, MAX_RANK + 1))
+    except TypeError:
+        raise GraphError(f"tensor {id}: {name} are {shown(values)}; give a list of integers") from None
+    if len(given) > MAX_RANK:
+        raise GraphError(f"tensor {id}: more than {MAX_RANK} {name}; a tensor has at most {MAX_RANK} axes")
+    numbers = [value if value is None else whole(value) for value in given]
+    for number, value in zip(numbers, given, strict=True):
+        if value is not None and (number is None or not 0 <= number <= LARGEST):
+            raise GraphError(f"tensor {id}: {one} is {shown(value)}; {name} are integers from 0 to 2^63 - 1")
+    return tuple(numbers)
 
 
 def _extents(id: int, shape: Sequence[int | None] | None) -> Shape | None:
     if shape is None:
         return None
-    shape = tuple(shape)
-    if len(shape) > MAX_RANK:
-        raise GraphError(f"tensor {id}: {len(shape)} axes; a tensor has at most {MAX_RANK}")
-    for extent in shape:
-        if extent is not None and (not _is_int(extent) or not 0 <= extent <= LARGEST):
-            raise GraphError(f"tensor {id}: an extent is {extent!r}; extents are integers from 0 to 2^63 - 1")
+    shape = _numbers(id, "extents", "an extent", shape)
     return None if shape == (None,) else shape  # the file format spells both with the same list
 
 
 def _strides(id: int, strides: Sequence[int] | None, shape: Shape | None) -> tuple[int, ...] | None:
     if strides is None:
         return None if shape is None or None in shape else dense_strides(shape)  # pyright: ignore[reportArgumentType]
-    strides = tuple(strides)
-    for stride in strides:
-        if not _is_int(stride) or not 0 <= stride <= LARGEST:
-            raise GraphError(f"tensor {id}: a stride is {stride!r}; strides are integers from 0 to 2^63 - 1")
-    if shape is not None and len(strides) != len(shape):
-        raise GraphError(f"tensor {id}: {len(strides)} strides for {len(shape)} axes; give one for each axis")
-    return strides
+    steps = _numbers(id, "strides", "a stride", strides)
+    if None in steps:
+        raise GraphError(f"tensor {id}: a stride is None; give every stride, or none of them")
+    if shape is not None and len(steps) != len(shape):
+        raise GraphError(f"tensor {id}: {len(steps)} strides for {len(shape)} axes; give one for each axis")
+    return steps  # pyright: ignore[reportReturnType]
 
 
 def _check_size(tensor: LogicalTensor) -> None:

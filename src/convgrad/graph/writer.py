@@ -52,7 +52,7 @@ def _op(op: Op) -> dict[str, Any]:
         "id": op.id,
         "name": _plain(op.name, op),
         "kind": _plain(op.kind, op),
-        "attrs": {name: _attribute(value, op) for name, value in file_attributes(op).items()},
+        "attrs": {_plain(name, op): _attribute(value, op) for name, value in file_attributes(op).items()},
         "inputs": [_tensor(tensor) for tensor in op.inputs],
         "outputs": [_tensor(tensor) for tensor in op.outputs],
     }

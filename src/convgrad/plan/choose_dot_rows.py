@@ -27,7 +27,7 @@ MERGE, APART, SPREAD = 0.25, 0.5, 1.0  # of a load, for a plane more; to store i
 def dot_rows_candidates(base: PlaneRowsPlan, machine: Machine) -> Iterator[tuple[float, DotRowsPlan]]:
     """Predicted cycles and the plan for X or Y, of a plan for f32 that takes over where data are odd."""
     p, row, inner = base.problem, *base.axes[-2:]
-    if not machine.has_dots or p.dtype != "bf16" or not inner.taps:
+    if not machine.has_dots or p.dtype != "bf16" or not inner.taps or not base.row_offsets:
         return
     inner = inner if inner.in_step > 1 else in_pairs(inner)
     if inner.in_step != PAIR or abs(inner.offset_step) != 1 or not inner.phases[-1].count:

@@ -19,8 +19,10 @@ import sys
 from contextlib import suppress
 from typing import NamedTuple
 
+import numpy as np
+
 from convgrad import settings
-from convgrad.errors import SettingError
+from convgrad.errors import SettingError, shown
 from convgrad.plan.host import available_cpus
 from convgrad.runtime import pool
 from convgrad.runtime.jit import LOCK  # one for both: a kernel being built looks for threads, and the pool is compiled
@@ -171,8 +173,10 @@ def num_threads() -> int:
 
 def set_num_threads(count: int) -> None:
     """Use at most this many threads from the next call on. Results do not depend on it."""
+    if isinstance(count, np.integer):
+        count = int(count)
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise SettingError(f"set_num_threads got {count!r}; it takes a whole number of threads, 1 or more")
+        raise SettingError(f"set_num_threads got {shown(count)}; it takes a whole number of threads, 1 or more")
     team.resize(count)
 
 

@@ -6,10 +6,11 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from convgrad.errors import AttributeRuleError
+from convgrad.errors import AttributeRuleError, shown
 from convgrad.spec.schemas import ATTRIBUTE_ALIASES, DEFAULTS_OF_ALIASES, Attribute, Schema, schema_of
 
 LARGEST = 2**62  # of an attribute, an extent, and the elements of a tensor: address arithmetic stays within 64 bits
+MOST_ENTRIES = 128  # of a list: NumPy and PyTorch have tensors of at most 64 axes
 
 _KINDS = {
     "ints": "a list of integers, one per spatial axis",
@@ -48,15 +49,17 @@ def parse_attributes(op: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def integer(op: str, name: str, value: Any, *, least: int = 0) -> int:
     """The value as an int; what is not an integer, or out of range, is refused under the name of the attribute."""
     if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
-        raise AttributeRuleError(f"{op}: {name} holds {value!r}, which is a truth value; give an integer")
+        raise AttributeRuleError(f"{op}: {name} holds {shown(value)}, which is a truth value; give an integer")
     try:
         number = operator.index(value)
     except (TypeError, RuntimeError):  # of a number that PyTorch keeps no memory for
         kind = type(value).__name__
-        raise AttributeRuleError(f"{op}: {name} holds {value!r}, which is of type {kind}; give an integer") from None
+        raise AttributeRuleError(
+            f"{op}: {name} holds {shown(value)}, which is of type {kind}; give an integer"
+        ) from None
     if not least <= number < LARGEST:
         rule = f"at least {least}" if number < least else f"less than {LARGEST}"
-        raise AttributeRuleError(f"{op}: {name} holds {number}, but must be {rule}")
+        raise AttributeRuleError(f"{op}: {name} holds {shown(number)}, but must be {rule}")
     return number
 
 
@@ -66,10 +69,12 @@ def integers(op: str, name: str, value: Any, *, least: int = 0) -> tuple[int, ..
     sequence = hasattr(value, "__len__") and hasattr(value, "__getitem__") and not hasattr(value, "keys")
     if isinstance(value, str | bytes) or not sequence:
         raise AttributeRuleError(
-            f"{op}: {name} is {value!r}, which is of type {type(value).__name__}; give a list of integers"
+            f"{op}: {name} is {shown(value)}, which is of type {type(value).__name__}; give a list of integers"
         )
     if getattr(value, "ndim", 1) != 1:
         raise AttributeRuleError(f"{op}: {name} has {value.ndim} axes, but must be one-dimensional")
+    if len(value) > MOST_ENTRIES:  # before a list of millions is looked at
+        raise AttributeRuleError(f"{op}: {name} has {len(value)} entries, more than any tensor has axes; give fewer")
     return tuple(integer(op, name, entry, least=least) for entry in value)
 
 
@@ -77,7 +82,7 @@ def _look_up(schema: Schema, spelled: str) -> Attribute:
     attribute = schema.attribute(ATTRIBUTE_ALIASES.get(spelled, spelled))
     if attribute is None:
         known = ", ".join(attribute.name for attribute in schema.attributes)
-        raise AttributeRuleError(f"{schema.op}: there is no attribute {spelled!r}; the attributes are {known}")
+        raise AttributeRuleError(f"{schema.op}: there is no attribute {shown(spelled)}; the attributes are {known}")
     return attribute
 
 
@@ -96,7 +101,7 @@ def _parse(op: str, attribute: Attribute, spelled: str, value: Any) -> Any:
 def _choice(op: str, attribute: Attribute, spelled: str, value: Any) -> str:
     if not isinstance(value, str):
         kind = type(value).__name__
-        raise AttributeRuleError(f"{op}: {spelled} is {value!r}, which is of type {kind}; give a string")
+        raise AttributeRuleError(f"{op}: {spelled} is {shown(value)}, which is of type {kind}; give a string")
     if value.upper() not in attribute.values:
-        raise AttributeRuleError(f"{op}: {spelled} is {value!r}, but must be one of {', '.join(attribute.values)}")
+        raise AttributeRuleError(f"{op}: {spelled} is {shown(value)}, but must be one of {', '.join(attribute.values)}")
     return value.upper()

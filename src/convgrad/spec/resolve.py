@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from convgrad.errors import AttributeRuleError, ShapeError
+from convgrad.errors import AttributeRuleError, ShapeError, shown
 from convgrad.spec.attributes import LARGEST, integers, parse_attributes
 from convgrad.spec.axes import resolve_axes
 from convgrad.spec.schemas import SIDES, Schema, schema_of
@@ -91,9 +91,9 @@ def _check_inputs(schema: Schema, input_shapes: Sequence[Sequence[int]]) -> tupl
 
 
 def _check_options(schema: Schema, shape_input: Sequence[int] | None, auto_pad_rule: str) -> None:
-    if auto_pad_rule not in AUTO_PAD_RULES:
+    if not isinstance(auto_pad_rule, str) or auto_pad_rule not in AUTO_PAD_RULES:
         raise AttributeRuleError(
-            f"{schema.op}: auto_pad_rule is {auto_pad_rule!r}, but must be one of {', '.join(AUTO_PAD_RULES)}"
+            f"{schema.op}: auto_pad_rule is {shown(auto_pad_rule)}, but must be one of {', '.join(AUTO_PAD_RULES)}"
         )
     if auto_pad_rule == "page" and schema.op != "ConvolutionBackwardData":
         raise AttributeRuleError(
