@@ -129,6 +129,11 @@ def rebuilding(problem):
     return f"ConvProblem(unknown=Unknown.{problem.unknown.name}, {', '.join(text)})"
 
 
+def in_turn(number, *ways):
+    """One of several ways to test a case, by its number: each way meets many cases, and none is compiled in all."""
+    return ways[number % len(ways)]
+
+
 # --- plans, changed
 
 
