@@ -163,7 +163,7 @@ def test_every_kind_of_plan_is_exact(problem, isa):
 
 @each_isa
 def test_named_problems_hold_in_the_other_types(isa):
-    for number, (problem, _) in enumerate(KINDS.values()):
+    for number, (problem, _) in list(enumerate(KINDS.values()))[HOST_ISAS.index(isa) % 2 :: 2]:
         dtype = ("bf16", "f16", "f64")[number % 3]
         check(replace(problem, dtype=dtype, out_dtype=dtype), isa, low=bool(number % 2))
 
