@@ -54,10 +54,10 @@ def test_what_an_odd_run_reads_at_the_end_of_a_slab_is_zero():
 
 
 @each
-@pytest.mark.parametrize("problem", EVERY.values(), ids=EVERY)
-def test_whole_numbers_are_exact(problem, isa):
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(EVERY.values())), ids=EVERY)
+def test_whole_numbers_are_exact(number, problem, isa):
     variant = [isinstance(plan, PLANS) for plan in variants(problem, machine_for(isa))].index(True)
-    if isa == HERE[0]:
+    if isa == HERE[number % len(HERE)]:
         check(problem, isa, variant=variant)
     if isa == HERE[-1]:
         check(problem, isa, variant=variant, low=True, alter=1)

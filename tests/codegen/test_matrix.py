@@ -38,7 +38,7 @@ pytestmark = needs_tiles
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-@pytest.mark.parametrize(("number", "problem"), enumerate(WIDE.values()), ids=WIDE)
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(WIDE.values())), ids=WIDE)
 def test_whole_numbers_are_exact(number, problem, dtype):
     problem = replace(problem, dtype=dtype, out_dtype="f32")
     variant = variant_of(problem)
@@ -92,7 +92,7 @@ def test_tasks_may_pack_their_own_weights_and_watch_them(dtype, unknown, layout)
 @pytest.mark.parametrize("part", range(4))
 def test_random_problems_on_tiles(part):
     found = 0
-    for seed in range(1000 * part, 1000 * part + 40):
+    for seed in range(1000 * part, 1000 * part + 30):
         problem = random_problem(np.random.default_rng(seed))
         for variant, plan in enumerate(variants(problem, machine_for(ISA))):
             if isinstance(plan, PLANS):

