@@ -22,7 +22,7 @@ CHECKS = [
     ["ruff", "format", "--check"],
     ["ruff", "check"],
     ["pyright", "--pythonpath", str(BINARIES / "python")],
-    ["pytest", "-n", "2", "--dist", "loadfile"],
+    ["pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"],  # in the order of tests/conftest.py
 ]
 
 

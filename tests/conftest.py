@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,26 @@ def pytest_unconfigure(config):
     """Leave nothing behind."""
     if hasattr(config, "kernels"):
         shutil.rmtree(config.kernels, ignore_errors=True)
+
+
+LONG = (  # where a few tests take many seconds each; those that have threads meet begin beside quiet ones
+    "stress/test_more_mutants.py",
+    "sharding/",
+    "stress/",
+    "frameworks/test_examples.py",
+    "frameworks/test_torch_distributed.py",
+)
+
+
+def pytest_collection_modifyitems(config, items):
+    """What takes long begins first, so that no process is left with it when the others are done."""
+    tests = Path(__file__).parent
+
+    def place(item):
+        path = item.path.relative_to(tests).as_posix()
+        return next((number for number, name in enumerate(LONG) if path.startswith(name)), len(LONG))
+
+    items.sort(key=place)
 
 
 @pytest.fixture

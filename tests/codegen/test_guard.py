@@ -52,12 +52,15 @@ def problems(unknown, layout):
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 @pytest.mark.parametrize("unknown", [X, W, Y])
 def test_one_number_reaches_the_results_it_is_part_of(unknown, layout, isa):
-    """In any operand, for the plan of problems of every kind, and for every other plan of half of each kind."""
+    """In any operand, for the plan of problems of every kind, and for every other plan of some of each kind."""
     machine, rng, again = machine_for(isa), np.random.default_rng(5), 0
     every = problems(unknown, layout)
     for number, problem in list(enumerate(every.values()))[:: 1 if isa == BEST else 3]:
         kind, shape = divmod(number, len(SHAPES))
-        whole = isa != BEST or (kind + shape) % 2 == (layout == "NXC")
+        turn = (kind + shape + (layout == "NXC")) % 3
+        if isa == BEST and turn == 2:  # all of its plans are tried in the other layout
+            continue
+        whole = isa != BEST or turn == 0
         for plan in variants(problem, machine) if whole else [choose(problem, machine)]:
             case = Case(problem, plan, machine)
             case.fill(rng)
@@ -90,9 +93,12 @@ def test_wherever_it_is(unknown, kind, layout):
 @each_isa
 @pytest.mark.parametrize("seed", range(6))
 def test_random_problems_of_all_types_and_strides(isa, seed):
+    """Each on every other instruction set."""
     machine, rng = machine_for(isa), np.random.default_rng([seed, 77])
-    for _ in range(12):
+    for number in range(12):
         problem = random_problem(rng)
+        if (number + HOST_ISAS.index(isa)) % 2:
+            continue
         plans = list(variants(problem, machine))
         case = Case(problem, plans[rng.integers(len(plans))], machine)
         for special in (0, 1, 1, 4):

@@ -45,8 +45,8 @@ def altered(plan, rng):
 def test_in_place_weights_exactly(bias_gradient):
     """As planned, and otherwise; what is beside an image is neither read nor multiplied."""
     tried, moving = 0, set()
-    machine = machine_for(ISA)
-    for seed in range(60):
+    machine, first = machine_for(ISA), 10 * ["", "x", "y"].index(bias_gradient)
+    for seed in range(first, first + 40):
         rng = np.random.default_rng(seed)
         problem = replace(
             alike_problem(rng, Unknown.W), bias=False, bias_gradient=bias_gradient, accumulate=bool(rng.integers(2))
@@ -71,8 +71,8 @@ def test_in_place_weights_exactly(bias_gradient):
 def test_rows_in_place_exactly(bias_gradient):
     """Windows apart from each other, or of other extents than the image."""
     tried = 0
-    machine = machine_for(ISA)
-    for seed in range(80):
+    machine, first = machine_for(ISA), 10 * ["", "x", "y"].index(bias_gradient)
+    for seed in range(first, first + 56):
         rng = np.random.default_rng(seed)
         problem = apart(alike_problem(rng, Unknown.W), rng)
         problem = replace(problem, bias=False, bias_gradient=bias_gradient, accumulate=bool(rng.integers(2)))

@@ -15,7 +15,7 @@ from convgrad.plan.inside import RESULTS, SUMMED, inside_plan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.simplify import simplify
 
-EACH = 12  # problems of a seed and an index
+EACH = 8  # problems of a seed and an index
 
 
 def plan_of(problem, isa, tasks=3):

@@ -57,7 +57,7 @@ def with_channels(problem, c, k, first):
 def test_random_problems_exactly():
     """As planned, and in other blocks: strides of any kind, groups, borders, odd channels."""
     met, isa = [], HERE[-1]
-    for seed in range(100):
+    for seed in range(70):
         rng = np.random.default_rng(seed)
         problem = replace(random_problem(rng), accumulate=False, dtype="bf16")
         out_dtype = str(rng.choice(["bf16", "f32"]))

@@ -7,7 +7,7 @@ import pytest
 
 from codegen.dense_problems import X, problem_of
 from codegen.guard_cases import Case
-from codegen.random_problems import check_plan
+from codegen.random_problems import check_plan, in_turn
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import available_isas, machine_for
@@ -42,7 +42,10 @@ def test_every_border(name, layout, isa):
     """With a bias, with sums, in tiles of other shapes and blocks of other sizes."""
     x, y, taps, stride, low = AXES[name]
     rng, machine, found = np.random.default_rng(len(name)), machine_for(isa), 0
+    order = list(AXES).index(name) + (layout == "NXC") + ISAS.index(isa)
     for seed, channels in enumerate(CHANNELS):
+        if isa != "avx512" and (seed + order) % 3 == 0:
+            continue
         more = ({}, {"bias": True}, {"accumulate": True})[seed % 3]
         problem = problem_of(X, x, y, taps, channels=channels, stride=stride, low=low, layout=layout, batch=2, **more)
         plan = plan_of(problem, isa)
@@ -53,8 +56,8 @@ def test_every_border(name, layout, isa):
         most = [-(-axis.count // size) for axis, size in zip(plan.axes, tile, strict=True)]
         block = tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, tile, strict=True))
         other = replace(plan, tile=tile, block=block, width=int(rng.integers(1, 5)) * plan.lanes)
-        for one in (plan, replace(other, blocks_per_task=other.lane_blocks)):
-            check_plan(problem, one, machine, seed, low=bool(seed % 2))
+        one = in_turn(seed + order, plan, replace(other, blocks_per_task=other.lane_blocks))
+        check_plan(problem, one, machine, seed, low=bool(seed % 2))
     assert found
 
 

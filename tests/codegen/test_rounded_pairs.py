@@ -74,7 +74,8 @@ def test_random_problems_exactly():
 @pytest.mark.parametrize("unknown", [X, W, Y])
 def test_numbers_are_rounded_to_nearest_even(unknown, layout, isa):
     """Sums of whole numbers of twelve bits: those that lie between two of eight become one of them."""
-    for channels in ((3, 34), (34, 17), (34, 34)):
+    some = ((3, 34), (34, 17), (34, 34))
+    for channels in some if isa == HERE[-1] else some["xwy".index(unknown.value) :][:1]:
         problem = problem_of(unknown, (7, 9), (7, 9), (3, 3), channels=channels, low=1, layout=layout)
         problem = replace(problem, fpmath_mode="bf16")
         rng = np.random.default_rng(1)

@@ -7,7 +7,7 @@ import pytest
 
 from codegen.dense_problems import W, problem_of
 from codegen.guard_cases import Case
-from codegen.random_problems import altered, check_plan
+from codegen.random_problems import altered, check_plan, in_turn
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import available_isas, machine_for
@@ -51,16 +51,16 @@ def test_every_border(name, layout):
     """In 16 bits, with sums of either side, of groups, in other tiles, blocks and chunks."""
     x, y, taps, stride, dilation, low = AXES[name]
     rng, machine, tried = np.random.default_rng(len(name)), machine_for("avx512"), 0
+    order = list(AXES).index(name) + (layout == "NXC")
     for seed, (channels, fields) in enumerate(zip(CHANNELS, FIELDS, strict=True)):
         fields = fields | {"stride": stride, "dilation": dilation, "low": low, "layout": layout}
         problem = problem_of(W, x, y, taps, channels=channels, batch=2, **fields)
         plan = plan_of(problem)
         if plan is None:
             continue
-        for one in (plan, altered(plan, rng)):
-            check_plan(problem, one, machine, seed, low=bool(seed % 2))
-            tried += 1
-    assert tried >= 6
+        check_plan(problem, in_turn(seed + order, plan, altered(plan, rng)), machine, seed, low=bool(seed % 2))
+        tried += 1
+    assert tried >= 3
 
 
 @needs_avx512

@@ -96,7 +96,7 @@ def test_taps_beside_x_exactly(isa):
         problem = random_problem(rng)
         problem = replace(problem, out_dtype=problem.dtype)
         plans = list(beside(problem, machine))
-        for n in rng.permutation(len(plans))[:3]:
+        for n in rng.permutation(len(plans))[: 3 if isa == ISA else 2]:
             plan, changed = plans[n], shared_out(plans[n], rng)
             changed.validate()
             try:

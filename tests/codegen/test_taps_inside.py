@@ -39,7 +39,7 @@ def square(unknown, x_channels, y_channels, extent=12, taps=3, channels_last=Tru
 def test_exactly():
     """As planned, with other variants, and with other blocks."""
     tried, shifted = 0, 0
-    for seed in range(2500):
+    for seed in range(1800):
         rng = np.random.default_rng(seed)
         problem = random_problem(rng)
         lanes = LANES // 2 if problem.dtype == "f64" else LANES

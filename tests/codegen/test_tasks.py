@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from codegen.buffers import StridedArray
-from codegen.emitted import each_isa, load_here, outer_isas, run_here
+from codegen.emitted import HOST_ISAS, each_isa, load_here, outer_isas, run_here
 from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import random_problem, rebuilding
 from convgrad.codegen.lower import lower
@@ -18,6 +18,7 @@ from convgrad.plan.choose import variants
 from convgrad.plan.data import DataPlan
 from convgrad.plan.machine import machine_for
 
+PROBLEMS = [problem for problem, _ in KINDS.values()]
 CLAIMED = re.compile(r"call void @(\w+)\.task\(i64 (%\w+), ")
 
 
@@ -66,11 +67,17 @@ def solved(problem, module, machine, **how):
     return np.concatenate([result.buffer.bytes for result in results])
 
 
+def some_plans(problem, isa, turn):
+    """The first one, and every other one of the others: what divides tasks is the same on every instruction set."""
+    first, *others = variants(problem, machine_for(isa))
+    return [first, *others[turn % 2 :: 2]]
+
+
 @outer_isas
-@pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
-def test_the_order_of_tasks_does_not_matter(problem, isa):
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(PROBLEMS)), ids=KINDS)
+def test_the_order_of_tasks_does_not_matter(number, problem, isa):
     machine = machine_for(isa)
-    for plan in variants(problem, machine):
+    for plan in some_plans(problem, isa, number + HOST_ISAS.index(isa)):
         np.testing.assert_array_equal(*solved_either_way(problem, plan, machine), err_msg=str(plan))
 
 
@@ -87,12 +94,12 @@ def test_the_order_of_tasks_does_not_matter_for_random_problems(isa):
 
 @outer_isas
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
-@pytest.mark.parametrize("problem", [problem for problem, _ in KINDS.values()], ids=KINDS)
-def test_who_packs_the_weights_does_not_matter(problem, dtype, isa):
+@pytest.mark.parametrize(("number", "problem"), list(enumerate(PROBLEMS)), ids=KINDS)
+def test_who_packs_the_weights_does_not_matter(number, problem, dtype, isa):
     """A stage of their own or the tasks that multiply them, in every kind of plan that leaves the choice."""
     asked = problem if dtype == "f32" else replace(problem, dtype=dtype, out_dtype="f32")
     machine = machine_for(isa)
-    for plan in variants(asked, machine):
+    for plan in some_plans(asked, isa, number + HOST_ISAS.index(isa) + (dtype == "f32")):
         if not isinstance(plan, DataPlan) or not plan.may_pack_weights:
             continue
         modules = [lower(replace(plan, packs_weights=packs, reads_weights=False)) for packs in (False, True)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import on_axes
-from codegen.random_problems import altered, check_plan
+from codegen.random_problems import altered, check_plan, in_turn
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
@@ -35,7 +35,7 @@ def plan_of(problem, isa):
 @pytest.mark.parametrize("name", AXES)
 def test_every_border(name, unknown, isa):
     """Of whole vectors of groups and others, channels last and first, in 16 bits, with a bias, in other blocks."""
-    rng = np.random.default_rng(len(name))
+    rng, order = np.random.default_rng(len(name)), list(AXES).index(name) + ISAS.index(isa)
     for seed, (groups, channels) in enumerate(GROUPS):
         fields = ({}, {"bias": True}, {"dtype": "bf16", "out_dtype": "f32", "bias": True}, {"accumulate": True},
                   {"dtype": "f16", "out_dtype": "f16"})[seed % 5]  # fmt: skip
@@ -46,8 +46,10 @@ def test_every_border(name, unknown, isa):
             continue
         tile = (int(rng.integers(1, 3)), *plan.tile[1:-1], int(rng.integers(1, min(3, plan.axes[-1].count) + 1)))
         other = altered(replace(plan, tile=tile, block=tile, writes_in_place=False), rng)
-        for one in (plan, replace(other, unroll=int(rng.integers(3)) % len(plan.axes))):
-            check_plan(problem, one, machine_for(isa), seed, low=bool(seed % 2))
+        other = replace(other, unroll=int(rng.integers(3)) % len(plan.axes))
+        if isa != "avx512" and (seed + order) % 3 == 0:
+            continue
+        check_plan(problem, in_turn(seed // 2 + order, plan, other), machine_for(isa), seed, low=bool(seed % 2))
 
 
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])

@@ -15,7 +15,7 @@ CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 TRANSPOSED = {1: torch.conv_transpose1d, 2: torch.conv_transpose2d, 3: torch.conv_transpose3d}
 table = pytest.mark.parametrize("geometry", TABLE.values(), ids=TABLE)
 PARTS = 8
-RANDOM = random_geometries(200)
+RANDOM = random_geometries(112)
 parts = pytest.mark.parametrize("part", range(PARTS))
 
 

@@ -85,8 +85,9 @@ def problem_of(layer, number, rng):
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_layers_of_networks_are_within_the_bound(part):
-    layers = shared("layers.json")[::3]
-    assert len(layers) >= 300
+    every = shared("layers.json")
+    assert len(every) >= 900
+    layers = every[::5]
     rng = np.random.default_rng(part)
     for number in range(part, len(layers), PARTS):
         op, dtype, inputs, shape, attributes = problem_of(layers[number], number, rng)

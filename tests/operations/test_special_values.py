@@ -22,6 +22,13 @@ GEOMETRIES = {
     "strided": ((9, 20), (3, 5), 2, 3, 17),
     "depthwise": ((6, 20), (3, 3), 1, 1, 1),
 }
+TYPED = [  # in one layout or the other where it is not f32
+    (geometry, data_format, dtype)
+    for number, geometry in enumerate(GEOMETRIES)
+    for one, data_format in enumerate(("NCX", "NXC"))
+    for other, dtype in enumerate(FLOATING)
+    if dtype == "f32" or (number + one + other) % 2
+]
 
 
 class Call:
@@ -63,9 +70,7 @@ class Call:
 
 
 @each_op
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
-@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize(("geometry", "data_format", "dtype"), TYPED)
 def test_they_reach_the_results_of_the_definition_and_no_others(op, geometry, data_format, dtype, rng):
     call = Call(op, geometry, data_format, dtype)
     usual = [array.copy() for array in call.inputs]

@@ -1,9 +1,12 @@
 """Square layers of networks as problems, in both layouts and for every unknown."""
 
+from functools import cache
+
 import pytest
 
 from codegen import dense_problems
-from convgrad.plan.machine import LEVELS
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import LEVELS, machine_for
 from convgrad.problem.conv import Unknown
 
 each_level = pytest.mark.parametrize("isa", LEVELS)
@@ -36,3 +39,9 @@ TABLE = {
     for unknown in Unknown
     for nxc in (False, True)
 }
+
+
+@cache  # several tests look at the same plans
+def plans_of(name, isa):
+    """All plans of a problem of the table, as a tuple."""
+    return tuple(variants(TABLE[name], machine_for(isa)))

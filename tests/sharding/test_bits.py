@@ -41,6 +41,7 @@ GEOMETRIES = {
     "phases beside channels": (2, 1, 21, 40, (17, 24), 6, 3, 1, 2),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
+TYPES = ("f64", "bf16", "f16")
 OF_OTHER_TYPES = (
     "several runs", "several runs, few outputs", "few channels per group", "depthwise", "windows a little apart"
 )  # fmt: skip
@@ -78,21 +79,26 @@ def of_parts(plan, inputs, like):
     return result
 
 
-def compare(geometry, data_format, dtype, rng):
-    """The outcome of every operation along the innermost axis, and along the batch if there is more than one image."""
-    for op, shapes, words in problems(geometry, data_format):
+def compare(geometry, data_format, dtype, rng, some):
+    """The outcome of operations along the innermost axis, and along the batch if there is more than one image."""
+    for op, shapes, words in list(problems(geometry, data_format))[some]:
         inputs = [rng.standard_normal(shape).astype(numpy_dtype(dtype)) for shape in shapes]
         whole = FUNCTIONS[op](*inputs, **words)
         for axis in (len(geometry[4]) - 1, "batch")[: geometry[0]]:
             assert_array_equal(of_parts(shard_plan(op, axis, 2, shapes=shapes, **words), inputs, whole), whole)
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES.values(), ids=GEOMETRIES)
-def test_parts_have_the_bits_of_the_whole(geometry, rng):
-    compare(geometry, "NXC" if geometry[0] == 1 else "NCX", "f32", rng)
+def of_one_kind(number):
+    """Forward and backward of a convolution, or of a transposed one: windows are solved for, and images."""
+    return slice(number % 2 * 2, number % 2 * 2 + 2)
 
 
-@pytest.mark.parametrize("dtype", ["f64", "bf16", "f16"])
+@pytest.mark.parametrize(("number", "geometry"), list(enumerate(GEOMETRIES.values())), ids=GEOMETRIES)
+def test_parts_have_the_bits_of_the_whole(number, geometry, rng):
+    compare(geometry, "NXC" if geometry[0] == 1 else "NCX", "f32", rng, of_one_kind(number))
+
+
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", OF_OTHER_TYPES)
 def test_so_do_those_of_other_types(name, dtype, rng):
-    compare(GEOMETRIES[name], "NXC", dtype, rng)
+    compare(GEOMETRIES[name], "NXC", dtype, rng, of_one_kind(OF_OTHER_TYPES.index(name) + TYPES.index(dtype)))
