@@ -113,16 +113,16 @@ class FlatSweep(Sweep):
 
         def tile(p: Index, _: object) -> None:
             p = b.maximum(b.minimum(p, b.sub(last, plan.run)), 0)
-            column_sums = self._column_sums(p, self.tile)
-            inside = b.both(b.compare("sge", p, low), b.compare("sle", p, high))
 
             def all_inside() -> None:
-                if self._in_pairs:
-                    tile = self._pairs()
-                    self._emit(spot, p, tile, self._column_sums(p, tile), None)
-                else:
-                    self._emit(spot, p, self.tile, column_sums, None)
+                tile = self._pairs() if self._in_pairs else self.tile
+                self._emit(spot, p, tile, self._column_sums(p, tile), None)
 
+            if plan.inside == (0, plan.positions - plan.run):  # no tap is a shift
+                all_inside()
+                return
+            column_sums = self._column_sums(p, self.tile)
+            inside = b.both(b.compare("sge", p, low), b.compare("sle", p, high))
             b.either(
                 inside, all_inside,
                 lambda: self._emit(spot, p, self.tile, column_sums, lambda b, t: self._row_masks(p, t)),

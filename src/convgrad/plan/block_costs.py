@@ -36,6 +36,7 @@ RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where other
 READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
 WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
 SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and more where taps lie side by side
+PLANE_RUN = 30.0  # likewise, in place
 STAGE = 1000.0  # cycles for a stage
 CLAIM = 50.0  # cycles for a task more
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
@@ -51,10 +52,15 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
     alone += LAST_TASK / tasks if cycles > LONG_CYCLES else 0.0
     scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
-        read = size * abs(plan.slab_strides[0][-1]) * prod(plan.slab_extent)
+        numbers = plan.in_channels if plan.pixels else abs(plan.slab_strides[0][-1])
+        read = size * numbers * prod(plan.slab_extent)
         moved = tasks * CLAIM + _weights_cost(plan)
         if not plan.spread:  # tile after tile, at the pace of its arithmetic
             again = tasks * plan.blocks_per_task * read if read > STREAMED_BYTES else 0
+            if plan.pixels:  # where planes are left in the middle, the next lines are as far as the first
+                again = max(again, tasks * read) - plan.problem.bytes_of(plan.problem.given)
+                runs = _far_runs(plan, given=True) + _far_runs(plan, given=False)
+                moved += PLANE_RUN * tasks * runs
             return cycles * alone + moved + again / STREAM_BYTES
         return cycles * (OVERFLOW * (_overflow(read, SLAB_BYTES) + scattered) + alone) + moved
     few = plan.pixels and plan.rows_at_once <= FEW_ROWS and not plan.BY_DOTS  # words of L2 feed tiles as well

@@ -38,9 +38,9 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
     blocks = [replace(plan, i_block=share, block=block) for block in _blocks(plan) for share in shares]
     wanted = (LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (LEAST_TASKS,)
-    candidates = [shared for block in blocks for shared in _shared(block, wanted)]
+    candidates = [shared for block in blocks for shared in lanes_shared(block, wanted)]
     if plan.may_pack_weights:
-        candidates += [own for candidate in candidates for own in _packing(candidate)]
+        candidates += [own for candidate in candidates for own in own_weights(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
     return min(candidates, key=lambda candidate: block_cost(candidate, cycles))
@@ -68,7 +68,7 @@ def _halved(plan: Plan) -> Iterator[Plan]:
         plan = replace(plan, blocks_per_task=even_share(plan.lane_blocks, -(-plan.blocks_per_task // 2)))
 
 
-def _shared(plan: Plan, wanted: Ints) -> Iterator[Plan]:
+def lanes_shared(plan: Plan, wanted: Ints) -> Iterator[Plan]:
     """With the lane blocks divided among tasks where blocks of outputs alone are fewer than wanted."""
     tasks = prod(plan.grid)
     shares = (-(-plan.lane_blocks // -(-least // tasks)) for least in wanted)
@@ -76,7 +76,7 @@ def _shared(plan: Plan, wanted: Ints) -> Iterator[Plan]:
         yield replace(plan, blocks_per_task=blocks_per_task)
 
 
-def _packing(plan: Plan) -> Iterator[Plan]:
+def own_weights(plan: Plan) -> Iterator[Plan]:
     """With tasks that pack their own weights, if few tasks need the same: as many lane blocks each, or one."""
     if prod(plan.grid) > MOST_PACKINGS * plan.group_blocks * -(-plan.lane_blocks // plan.blocks_per_task):
         return

@@ -14,6 +14,7 @@ from convgrad.plan.blocks import even_share, packing_cost
 from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.choose_flat_data import flat_data_candidates
 from convgrad.plan.choose_folded import folded_candidates
+from convgrad.plan.choose_pointwise import pointwise_candidates
 from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
 from convgrad.plan.data import DataPlan
@@ -133,6 +134,7 @@ class DataCandidates:
             parts = prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
             if parts:  # of rows, in place if they can be
                 cycles = max([cycles, *(other for other, _ in in_place)])
+        yield from pointwise_candidates(whole_blocks(packed), cycles, self.machine)
         yield cycles, packed
         yield from at_once
 
