@@ -34,7 +34,7 @@ FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most
 NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
-LEAST_PAIRED = 5  # taps of a row, of which fewer gain nothing by pairs
+LEAST_PAIRED = 2  # taps of a row, of which fewer gain nothing by pairs
 PAIRED, LOOK = 1.5, 2.0  # to put two vectors together, and to look at them
 STORE = 1.0  # to begin and to store a sum
 COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
@@ -68,9 +68,11 @@ def depthwise_data_candidates(
         machine.has_dots
         and p.dtype == "bf16"
         and inner.taps >= LEAST_PAIRED
-        and inner.in_step == abs(inner.offset_step) == len(inner.phases) == len(axes[-2].phases) == 1
+        and abs(inner.offset_step) == 1
+        and p.groups > base.lanes
     ):
-        by_dots = _best_tile(as_kind(DotDepthwisePlan, plain), machine)
+        width = 2 * base.lanes
+        by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
         if by_dots is not None:
             faster = min(1.0, ALIKE * cycles / own)
             yield (_cycles(by_dots, machine.registers) + _paired(by_dots)) * faster, _shared(by_dots)
@@ -92,7 +94,8 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
             break
         if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
             break
-        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others)
+        many = plain.width // plain.lanes
+        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others * many)
         alone = rows == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
         for columns in range(1 + alone, min(most, axes[-1].count) + 1):
             plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
@@ -111,7 +114,7 @@ def _paired(plan: DepthwiseDataPlan) -> float:
     rows, columns = plan.tile[-2:]
     tiles = -(-plan.rows.count // rows) * -(-plan.columns.count // columns)
     visits = prod(axis.visits(1) for axis in plan.axes[:-2])
-    of_tile = PAIRED * len(plan.row_steps) * len(plan.met) + LOOK * len(plan.new_rows) * len(plan.new_words)
+    of_tile = PAIRED * len(plan.row_steps) * len(plan.met) + LOOK * len(plan.new_rows) * len(plan.new_columns)
     return plan.lane_blocks * tiles * visits * of_tile
 
 

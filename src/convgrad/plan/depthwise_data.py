@@ -144,12 +144,16 @@ class DepthwiseDataPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
+        self.validate_tiles()
+        assert self.width == self.lane_groups == self.lanes <= self.problem.groups
+
+    def validate_tiles(self) -> None:
+        """The same, whatever a block of lanes is."""
         p = self.problem
         assert self.spread
         assert self.reads_in_place
         assert self.writes_in_place
         assert self.in_channels == self.out_channels == 1
-        assert self.width == self.lane_groups == self.lanes <= p.groups
         assert not p.accumulate
         assert all(size <= axis.count for size, axis in zip(self.tile, self.axes, strict=True))
         assert set(self.tile[:-2]) <= {1}

@@ -12,13 +12,17 @@ from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.dot_rows import PAIR, PairOfTaps
 from convgrad.plan.matrix import watched
 
+Met = dict[int, tuple[tuple[int, int], ...]]  # by place of a word in a row: columns of a tile, and pairs of taps
+WORD = 0.3  # of a product, to put a word together
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotDepthwisePlan(DepthwiseDataPlan):
-    """A DepthwiseDataPlan whose tiles put every two neighbours of a row together, which meet two taps at once.
+    """A DepthwiseDataPlan whose tiles put two neighbours of a row together, which meet two taps at once.
 
-    Packed weights are pairs of taps, a word for every lane. Tasks look at all that they read, and where dot products
-    would take numbers for what they are not, `fallback` computes everything again.
+    A block of lanes is two vectors: numbers of 32 groups at a place, as they lie, and those beside them become two vectors
+    of words. Packed weights are pairs of taps, a word for every lane. Tasks look at all that they read, and where dot
+    products would take numbers for what they are not, `fallback` computes everything again.
     """
 
     KIND = "across groups, rows together, by dot products"
@@ -29,8 +33,8 @@ class DotDepthwisePlan(DepthwiseDataPlan):
     fallback: DataPlan | None = None
 
     @property
-    def met(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        """By place of a word in a row, from what output 0 meets at tap 0: outputs that meet it, at which pair."""
+    def met(self) -> Met:
+        """By place of a word in a row, from what output 0 meets at tap 0: columns that meet it, at which pair."""
         return _words(self.columns, self.tile[-1])[0]
 
     @property
@@ -39,21 +43,19 @@ class DotDepthwisePlan(DepthwiseDataPlan):
         return _words(self.columns, self.tile[-1])[1]
 
     @property
-    def places(self) -> tuple[int, int]:
-        """Of a row, likewise, the first and the last that a tile reads."""
-        axis = self.columns
-        ends = (0, (axis.taps - 1) * axis.offset_step)
-        return min(ends), max(ends) + (self.tile[-1] - 1) * axis.in_step
-
-    @property
     def row_products(self) -> int:
         """Dot products of a row of a tile, at a tap of the rows."""
-        return sum(map(len, self.met.values()))
+        return PAIR * sum(map(len, self.met.values()))
 
     @property
     def row_weights(self) -> int:
         """Vectors that they meet."""
-        return len(self.pairs)
+        return PAIR * len(self.pairs)
+
+    @property
+    def sums(self) -> int:
+        """Of a tile."""
+        return PAIR * len(self.outputs(-2)) * len(self.outputs(-1))
 
     @property
     def panel(self) -> int:
@@ -61,10 +63,13 @@ class DotDepthwisePlan(DepthwiseDataPlan):
         return prod(self.problem.taps[:-1]) * len(self.pairs) * self.width
 
     @property
-    def new_words(self) -> tuple[int, ...]:
-        """Words that hold all of a row that the tile before has not read."""
-        _, last = self.places
-        return tuple(base for base in self.met if base + 1 > last - self.tile[-1] * self.columns.in_step)
+    def new_columns(self) -> frozenset[int]:
+        """Of `column_steps`, columns that no tile before has met; all of them, if there are irregular gaps."""
+        met, step = set(self.column_steps()), self.columns.in_step
+        last = {place % step: max(other for other in met if (other - place) % step == 0) for place in met}
+        if any(place + step not in met for place in met if place != last[place % step]):
+            return frozenset(met)
+        return frozenset(place for place in met if place + self.tile[-1] * step not in met)
 
     @property
     def new_rows(self) -> frozenset[int]:
@@ -76,7 +81,10 @@ class DotDepthwisePlan(DepthwiseDataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        DepthwiseDataPlan.validate(self)
+        self.validate_tiles()
+        assert self.width == PAIR * self.lanes
+        assert self.lanes < self.problem.groups
+        assert self.lane_groups == min(self.width, self.problem.groups)
         assert self.problem.dtype == "bf16"
         assert abs(self.columns.offset_step) == 1
         assert self.fallback is not None
@@ -87,18 +95,22 @@ class DotDepthwisePlan(DepthwiseDataPlan):
 
 
 @cache
-def _words(axis: GatherAxis, columns: int) -> tuple[dict[int, tuple[tuple[int, int], ...]], tuple[PairOfTaps, ...]]:
-    """As few products as can be, of words that begin at every other place."""
-    (phase,) = axis.phases
+def _words(axis: GatherAxis, columns: int) -> tuple[Met, tuple[PairOfTaps, ...]]:
+    """Few products, of few words: such as begin at every other place, or at any."""
+    outputs = [(m, phase) for m in range(columns) for phase in axis.phases]
     found = []
-    for rest in range(PAIR):
+    for rest in (0, 1, None):
         met: dict[int, list[tuple[int, PairOfTaps]]] = {}
-        for n in range(columns):
-            taps = {n * axis.in_step + r * axis.offset_step: phase.tap + r * axis.tap_step for r in range(phase.taps)}
-            for base in sorted({(place - rest) // PAIR * PAIR + rest for place in taps}):
+        for n, (m, phase) in enumerate(outputs):
+            first = m * axis.in_step + phase.offset
+            taps = {first + t * axis.offset_step: phase.tap + t * axis.tap_step for t in range(phase.taps)}
+            places = range(min(taps, default=0), max(taps, default=-1) + 1, PAIR) if rest is None else taps
+            bases = places if rest is None else {(place - rest) // PAIR * PAIR + rest for place in places}
+            for base in sorted(bases):
                 met.setdefault(base, []).append((n, (taps.get(base), taps.get(base + 1))))
         pairs = {pair for every in met.values() for _, pair in every}
-        found.append((sum(map(len, met.values())), len(pairs), rest, met))
+        products = sum(map(len, met.values()))
+        found.append((products + WORD * len(met), len(pairs), str(rest), met))
     *_, best = min(found, key=lambda one: one[:-1])
     pairs = tuple(sorted({pair for every in best.values() for _, pair in every}, key=str))
     return {base: tuple((n, pairs.index(pair)) for n, pair in best[base]) for base in sorted(best)}, pairs
