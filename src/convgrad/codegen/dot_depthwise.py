@@ -17,10 +17,8 @@ from convgrad.codegen.results import Run, store_ordinary, store_runs
 from convgrad.codegen.splitting import Watch
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watched import WatchedStages
-from convgrad.plan.dot_depthwise import DotDepthwisePlan
+from convgrad.plan.dot_depthwise import WAITING, DotDepthwisePlan
 from convgrad.plan.strides import row_major
-
-WAITING = 3  # registers for what is read
 
 
 class DotDepthwiseSweep(DepthwiseSweep):

@@ -50,6 +50,16 @@ class DepthwiseDataPlan(DataPlan):
         rows, columns = (1, *self.problem.taps)[-2:]
         return rows, columns
 
+    @property
+    def tiles(self) -> int:
+        """Of the innermost two axes, for a block of lanes."""
+        return -(-self.rows.count // self.tile[-2]) * -(-self.columns.count // self.tile[-1])
+
+    @property
+    def whole_vectors(self) -> bool:
+        """Whether vectors of the input begin with cache lines, if one does."""
+        return all(step % self.width == 0 for step in self.slab_strides[0])
+
     def outputs(self, n: int) -> list[tuple[int, Phase]]:
         """Of a tile on an axis, in the order in which they lie: which one of which phase."""
         return [(m, phase) for m in range(self.tile[n]) for phase in self.axes[n].phases]

@@ -12,6 +12,14 @@ from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.dot_rows import PAIR, PairOfTaps
 from convgrad.plan.matrix import watched
 
+REGISTERS, WAITING = 32, 3  # of vectors, and those of them for what is read
+PRODUCTS_BESIDE = 1.75  # instructions of vectors in a cycle, next to dot products, of which there is one
+UNPACK, LOOK = 0.6, 4.0  # instructions, in effect, to put a vector of words together, and to look at one of numbers
+LOAD = 0.6  # cycles for a vector that begins with a cache line
+OVERLAP = 0.12  # of what a tile takes that is not hidden behind the rest of it
+LATENCY = 7.0  # cycles of a dot product
+ROOM, SPILL = 20, 1.2  # registers for sums and words of a row, and cycles for each that there is not, in every row
+TILE, STORE = 14.0, 1.0  # cycles to begin a tile, and to store an output
 Met = dict[int, tuple[tuple[int, int], ...]]  # by place of a word in a row: columns of a tile, and pairs of taps
 WORD = 0.3  # of a product, to put a word together
 
@@ -20,9 +28,9 @@ WORD = 0.3  # of a product, to put a word together
 class DotDepthwisePlan(DepthwiseDataPlan):
     """A DepthwiseDataPlan whose tiles put two neighbours of a row together, which meet two taps at once.
 
-    A block of lanes is two vectors: numbers of 32 groups at a place, as they lie, and those beside them become two vectors
-    of words. Packed weights are pairs of taps, a word for every lane. Tasks look at all that they read, and where dot
-    products would take numbers for what they are not, `fallback` computes everything again.
+    A block of lanes is two vectors: numbers of 32 groups at a place, as they lie, and those beside them become two
+    vectors of words. Packed weights are pairs of taps, a word for every lane. Tasks look at all that they read, and
+    where dot products would take numbers for what they are not, `fallback` computes everything again.
     """
 
     KIND = "across groups, rows together, by dot products"
@@ -56,6 +64,11 @@ class DotDepthwisePlan(DepthwiseDataPlan):
     def sums(self) -> int:
         """Of a tile."""
         return PAIR * len(self.outputs(-2)) * len(self.outputs(-1))
+
+    @property
+    def holds_weights(self) -> bool:
+        """Whether registers hold all weights of a plane of taps next to the sums."""
+        return self.kernel[0] * self.row_weights + self.sums + WAITING <= REGISTERS
 
     @property
     def panel(self) -> int:
@@ -92,6 +105,21 @@ class DotDepthwisePlan(DepthwiseDataPlan):
     def __str__(self) -> str:
         said = DepthwiseDataPlan.__str__(self).replace("rows together,", "rows together, by dot products,", 1)
         return "\n".join([said, *watched(self.fallback)])
+
+
+def cycles_by_dots(plan: DotDepthwisePlan) -> float:
+    """Of all tiles, as far as caches hold what they read, at one multiply-add a cycle."""
+    outer, columns = plan.axes[:-2], len(plan.column_steps())
+    rows, visits = len(plan.row_steps), sum(len(met) for _, met in plan.row_steps)
+    words, products = len(plan.met), visits * plan.row_products
+    looks = len(plan.new_rows) * len(plan.new_columns)
+    beside = UNPACK * PAIR * rows * words + LOOK * looks
+    weights = plan.row_weights * (plan.kernel[0] if plan.holds_weights else visits)
+    loads = LOAD * (rows * columns * (1 if plan.whole_vectors else 2) + weights)
+    work = max(products, (products + beside) / PRODUCTS_BESIDE, loads, LATENCY * products / plan.sums)
+    work += OVERLAP * (products + beside + loads) + SPILL * rows * max(0, plan.sums + words - ROOM)
+    sums = prod(axis.count for axis in outer) * (TILE + STORE * plan.sums / PAIR)
+    return plan.lane_blocks * plan.tiles * (prod(axis.visits(1) for axis in outer) * work + sums)
 
 
 @cache
