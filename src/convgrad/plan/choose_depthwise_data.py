@@ -32,6 +32,7 @@ ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
 FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
 NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
+BY_DOTS = 0.05  # of that, by dot products
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
 LEAST_PAIRED = 2  # taps of a row that dot products are for
@@ -84,12 +85,12 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     ones = (1,) * (len(axes) - 2)
     found: list[Depthwise] = []
     images = prod(axis.count for axis in axes[:-2])
-    shares = max(1, plain.lane_blocks // NEAR_BLOCKS)
+    many = plain.width // plain.lanes
+    shares = max(1, plain.lane_blocks * many // NEAR_BLOCKS)
     phases, others = (len(axis.phases) for axis in axes[-2:])
     taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
     outer = prod(len(axis.phases) for axis in axes[:-2])
     few = 1 if plain.past_caches else FEW_ROWS
-    many = plain.width // plain.lanes
     most_bodies = MOST_PAIRED_BODIES if isinstance(plain, DotDepthwisePlan) else MOST_BODIES
     for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
         if rows > few and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
@@ -129,11 +130,13 @@ def _far(plan: DepthwiseDataPlan) -> float:
     """Cycles of all tiles in which they wait for lines that L2 does not hold."""
     p, (rows, columns), inner = plan.problem, plan.tile[-2:], plan.columns
     size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    if size <= KEPT_BYTES:  # found out about along a row
+    by_dots = isinstance(plan, DotDepthwisePlan)
+    if size <= (FAR_BYTES if by_dots else KEPT_BYTES):  # found out about along a row
         return 0.0
     lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if plan.whole_vectors else 2)
     narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
-    each = (APART if size > FAR_BYTES else LESS_APART) * (NARROW if narrow else 1.0) * lines * (columns - 1)
+    less = BY_DOTS if by_dots else NARROW if narrow else 1.0
+    each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
     return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each
 
 

@@ -13,13 +13,13 @@ from convgrad.plan.dot_rows import PAIR, PairOfTaps
 from convgrad.plan.matrix import watched
 
 REGISTERS, WAITING = 32, 3  # of vectors, and those of them for what is read
-PRODUCTS_BESIDE = 1.75  # instructions of vectors in a cycle, next to dot products, of which there is one
-UNPACK, LOOK = 0.6, 4.0  # instructions, in effect, to put a vector of words together, and to look at one of numbers
-LOAD = 0.6  # cycles for a vector that begins with a cache line
-OVERLAP = 0.12  # of what a tile takes that is not hidden behind the rest of it
-LATENCY = 7.0  # cycles of a dot product
-ROOM, SPILL = 20, 1.2  # registers for sums and words of a row, and cycles for each that there is not, in every row
-TILE, STORE = 14.0, 1.0  # cycles to begin a tile, and to store an output
+TOGETHER = 1.56  # dot products and other instructions in a cycle, of which one is a dot product
+UNPACK, LOOK = 0.4, 4.0  # instructions, in effect, to put a vector of words together, and to look at one of numbers
+LOAD, LOAD_WEIGHTS = 0.45, 0.85  # cycles for a vector that begins with a cache line, and for one of weights
+OVERLAP = 0.1  # of what all of that takes, that is not hidden
+LATENCY = 8.0  # cycles of a dot product
+ROOM, WORD_ROOM, SPILL = 16, 1.8, 0.37  # registers for sums and words of a row, and cycles of a row for each too many
+TILE, STORE = 8.5, 1.6  # cycles to begin a tile, and to store an output
 Met = dict[int, tuple[tuple[int, int], ...]]  # by place of a word in a row: columns of a tile, and pairs of taps
 WORD = 0.3  # of a product, to put a word together
 
@@ -114,10 +114,11 @@ def cycles_by_dots(plan: DotDepthwisePlan) -> float:
     words, products = len(plan.met), visits * plan.row_products
     looks = len(plan.new_rows) * len(plan.new_columns)
     beside = UNPACK * PAIR * rows * words + LOOK * looks
-    weights = plan.row_weights * (plan.kernel[0] if plan.holds_weights else visits)
-    loads = LOAD * (rows * columns * (1 if plan.whole_vectors else 2) + weights)
-    work = max(products, (products + beside) / PRODUCTS_BESIDE, loads, LATENCY * products / plan.sums)
-    work += OVERLAP * (products + beside + loads) + SPILL * rows * max(0, plan.sums + words - ROOM)
+    weights = LOAD_WEIGHTS * plan.row_weights * (plan.kernel[0] if plan.holds_weights else visits)
+    loads = LOAD * rows * columns * (1 if plan.whole_vectors else 2) + weights
+    work = max(products, (products + beside) / TOGETHER, loads, LATENCY * products / plan.sums)
+    work += OVERLAP * (products + beside + loads)
+    work += SPILL * rows * max(0, plan.sums + WORD_ROOM * words - ROOM)
     sums = prod(axis.count for axis in outer) * (TILE + STORE * plan.sums / PAIR)
     return plan.lane_blocks * plan.tiles * (prod(axis.visits(1) for axis in outer) * work + sums)
 
