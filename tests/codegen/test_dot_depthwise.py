@@ -26,7 +26,9 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad; tile
     "gaps between rows": ((11, 15), (11, 15), (3, 5), (1, 1), (3, 1), (3, 2), (2, 3)),
     "stride": ((11, 23), (6, 12), (3, 3), (2, 2), (1, 1), (1, 1), (1, 2)),
     "more taps, odd extents": ((12, 20), (6, 10), (5, 5), (2, 2), (1, 1), (2, 2), (2, 1)),
-    "numbers that nothing meets": ((11, 22), (4, 8), (2, 2), (3, 3), (1, 1), (0, 1), (1, 2)),
+    "rows that nothing meets": ((11, 22), (4, 10), (2, 5), (3, 2), (1, 1), (0, 1), (1, 2)),
+    "gaps between taps": ((7, 19), (7, 19), (3, 5), (1, 1), (1, 3), (1, 6), (2, 4)),
+    "gaps and a stride": ((9, 25), (5, 12), (3, 3), (2, 2), (1, 3), (1, 2), (1, 2)),
     "three axes": ((3, 6, 12), (3, 6, 12), (3, 3, 5), (1, 1, 1), (1, 1, 1), (1, 1, 2), (2, 4)),
     "a row": ((31,), (15,), (4,), (2,), (1,), (1,), (2, 2)),
 }
@@ -75,7 +77,7 @@ def test_one_such_number_gives_the_bits_of_vectors(side):
 
 
 @both
-@pytest.mark.parametrize("name", ["no pads", "gaps between rows", "stride", "more taps, odd extents"])
+@pytest.mark.parametrize("name", ["no pads", "gaps between rows", "stride", "gaps between taps"])
 def test_every_number_is_watched(unknown, name):
     """Whichever tile meets it, wherever in a row it is: one channel of each place."""
     plan = plan_of(problem_of(unknown, name, batch=1, groups=19), name)
@@ -92,9 +94,10 @@ def test_every_number_is_watched(unknown, name):
 
 @both
 def test_where_it_is_chosen(unknown):
-    """For rows of five taps and more, side by side."""
+    """For rows of several taps, of more groups than a vector of sums has lanes."""
     machine = machine_for(REAL, triple="x86_64-unknown-linux-gnu")
     assert isinstance(choose(problem_of(unknown, "three taps"), machine), DotDepthwisePlan)
     assert plan_of(problem_of(unknown, "three taps", accumulate=True)) is None
+    assert plan_of(problem_of(unknown, "three taps", groups=16)) is None
     assert plan_of(problem_of(unknown, "three taps", dtype="f16", out_dtype="f16")) is None
     assert plan_of(problem_of(unknown, "three taps"), isa="avx512") is None

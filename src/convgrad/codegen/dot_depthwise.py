@@ -90,7 +90,7 @@ class DotDepthwiseSweep(DepthwiseSweep):
 
     def _words(self, numbers: dict[int, Value], base: int) -> list[Value]:
         """Two neighbours of a row, group by group, as two vectors; zeros beside the image."""
-        b, found = self.b, [numbers.get(at) for at in (base, base + 1)]
+        b, found = self.b, [numbers.get(at) for at in (base, base + self.plan.partner)]
         if not any(found):
             return []
         zeros = Value(vector_of(self.plan.width, "i16"), "zeroinitializer")

@@ -65,13 +65,7 @@ def depthwise_data_candidates(
     own = _cycles(best, machine.registers)
     yield min(own, ALIKE * cycles), _shared(best)
     inner = axes[-1]
-    if (
-        machine.has_dots
-        and p.dtype == "bf16"
-        and inner.taps >= LEAST_PAIRED
-        and abs(inner.offset_step) == 1
-        and p.groups > base.lanes
-    ):
+    if machine.has_dots and p.dtype == "bf16" and inner.taps >= LEAST_PAIRED and p.groups > base.lanes:
         width = 2 * base.lanes
         by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
         if by_dots is not None:

@@ -46,6 +46,11 @@ class DotDepthwisePlan(DepthwiseDataPlan):
         return _words(self.columns, self.tile[-1])[0]
 
     @property
+    def partner(self) -> int:
+        """From a column of a word to the other one."""
+        return abs(self.columns.offset_step)
+
+    @property
     def pairs(self) -> tuple[PairOfTaps, ...]:
         """Of taps of a row."""
         return _words(self.columns, self.tile[-1])[1]
@@ -99,7 +104,6 @@ class DotDepthwisePlan(DepthwiseDataPlan):
         assert self.lanes < self.problem.groups
         assert self.lane_groups == min(self.width, self.problem.groups)
         assert self.problem.dtype == "bf16"
-        assert abs(self.columns.offset_step) == 1
         assert self.fallback is not None
 
     def __str__(self) -> str:
@@ -125,18 +129,19 @@ def cycles_by_dots(plan: DotDepthwisePlan) -> float:
 
 @cache
 def _words(axis: GatherAxis, columns: int) -> tuple[Met, tuple[PairOfTaps, ...]]:
-    """Few products, of few words: such as begin at every other place, or at any."""
-    outputs = [(m, phase) for m in range(columns) for phase in axis.phases]
+    """Few products, of few words: such as begin at every other place that taps are apart, or at any."""
+    outputs, step = [(m, phase) for m in range(columns) for phase in axis.phases], abs(axis.offset_step)
     found = []
     for rest in (0, 1, None):
         met: dict[int, list[tuple[int, PairOfTaps]]] = {}
         for n, (m, phase) in enumerate(outputs):
             first = m * axis.in_step + phase.offset
             taps = {first + t * axis.offset_step: phase.tap + t * axis.tap_step for t in range(phase.taps)}
-            places = range(min(taps, default=0), max(taps, default=-1) + 1, PAIR) if rest is None else taps
-            bases = places if rest is None else {(place - rest) // PAIR * PAIR + rest for place in places}
-            for base in sorted(bases):
-                met.setdefault(base, []).append((n, (taps.get(base), taps.get(base + 1))))
+            bases = sorted(taps)[::PAIR]
+            if rest is not None:
+                bases = sorted({(at // step - rest) // PAIR * PAIR * step + rest * step + at % step for at in taps})
+            for base in bases:
+                met.setdefault(base, []).append((n, (taps.get(base), taps.get(base + step))))
         pairs = {pair for every in met.values() for _, pair in every}
         products = sum(map(len, met.values()))
         found.append((products + WORD * len(met), len(pairs), str(rest), met))
