@@ -37,8 +37,8 @@ class DotDepthwiseSweep(DepthwiseSweep):
         first = DepthwiseSweep._start(self, tile)
         if self.bias is None:
             return first
-        orders = [channels_of(half) for half in range(PAIR)]
-        return [shuffle(self.b, *first[:PAIR], order) for order in orders] * len(tile.rows)
+        low, high = first[:PAIR]
+        return [shuffle(self.b, low, high, channels_of(half)) for half in range(PAIR)] * len(tile.rows)
 
     def _row_by_row(
         self, x: Value, w: Value, held: Taps, row: Index, sums: list[Value], column: int
@@ -98,14 +98,17 @@ class DotDepthwiseSweep(DepthwiseSweep):
 
     def _store(self, target: Value, sums: list[Value], which: list[int]) -> None:
         if self.tile.past_caches:
-            found = {c: half * LANES + n for half in range(PAIR) for n, c in enumerate(channels_of(half))}
-            orders = [[found[start + n] for n in range(LANES)] for start in (0, LANES)]
-            sums = [shuffle(self.b, *sums[n : n + PAIR], order) for n in range(0, len(sums), PAIR) for order in orders]
             places = tuple(self.tile.c_rows[n] for n in which)
-            both = [sums[PAIR * n + half] for n in which for half in range(PAIR)]
-            replace(self.tile, rows=places, c_rows=places).put(self.b, target, both)
+            tile = replace(self.tile, rows=places, c_rows=places)
+            tile.put(self.b, target, [vector for n in which for vector in self._in_order(sums, n)])
             return
         self._write(self._run(target, sums, n) for n in which)
+
+    def _in_order(self, sums: list[Value], which: int) -> list[Value]:
+        """An output, group after group."""
+        found = {c: half * LANES + n for half in range(PAIR) for n, c in enumerate(channels_of(half))}
+        first, second = sums[PAIR * which : PAIR * (which + 1)]
+        return [shuffle(self.b, first, second, [found[start + n] for n in range(LANES)]) for start in (0, LANES)]
 
     def _run(self, target: Value, sums: list[Value], which: int) -> Run:
         """An output."""

@@ -36,9 +36,9 @@ class Run:
     address: Value
     room: Index | None = None  # how many are stored; None: all of them
     in_turn: bool = False
-    numbers: int = 1
     wanted: Value | None = None  # an i1, whether the run is stored at all
     parts: Sequence[Value] = ()
+    numbers: int = 1
 
 
 def rounds_together(dtype: str) -> bool:
@@ -128,7 +128,8 @@ def _store_vectors(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
     if run.numbers > 1:
         lanes = lanes_of(run.vectors[0])
         order = _order_in_turn(run)
-        both = [shuffle(b, *run.vectors, order[n : n + lanes]) for n in (0, lanes)]
+        low, high = run.vectors
+        both = [shuffle(b, low, high, order[n : n + lanes]) for n in (0, lanes)]
         run = replace(run, vectors=both, in_turn=False, numbers=1)
     if run.in_turn and len(run.vectors) > 1 and rounds(dtype):
         words = _in_turn(b, [isa.rounded(b, dtype, value) for value in run.vectors])
