@@ -7,6 +7,7 @@ from functools import cache
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
+from convgrad.plan.costs import LINE
 from convgrad.plan.data import DataPlan
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.dot_rows import PAIR, PairOfTaps
@@ -16,6 +17,7 @@ REGISTERS, WAITING = 32, 3  # of vectors, and those of them for what is read
 TOGETHER = 1.56  # dot products and other instructions in a cycle, of which one is a dot product
 UNPACK, LOOK = 0.4, 4.0  # instructions, in effect, to put a vector of words together, and to look at one of numbers
 LOAD, LOAD_WEIGHTS = 0.45, 0.85  # cycles for a vector that begins with a cache line, and for one of weights
+NEAR_BYTES, FETCH = 32 * 1024, 2.0  # of L1, and cycles for a line from L2
 OVERLAP = 0.1  # of what all of that takes, that is not hidden
 LATENCY = 8.0  # cycles of a dot product
 ROOM, WORD_ROOM, SPILL = 16, 1.8, 0.37  # registers for sums and words of a row, and cycles of a row for each too many
@@ -118,9 +120,12 @@ def cycles_by_dots(plan: DotDepthwisePlan) -> float:
     words, products = len(plan.met), visits * plan.row_products
     looks = len(plan.new_rows) * len(plan.new_columns)
     beside = UNPACK * PAIR * rows * words + LOOK * looks
-    weights = LOAD_WEIGHTS * plan.row_weights * (plan.kernel[0] if plan.holds_weights else visits)
-    loads = LOAD * rows * columns * (1 if plan.whole_vectors else 2) + weights
-    work = max(products, (products + beside) / TOGETHER, loads, LATENCY * products / plan.sums)
+    weights = plan.kernel[0] * plan.row_weights
+    loads = LOAD * rows * columns * (1 if plan.whole_vectors else 2)
+    loads += LOAD_WEIGHTS * (weights if plan.holds_weights else visits * plan.row_weights)
+    lines = rows * columns + weights  # which the other blocks of lanes take the place of, from tile to tile
+    fetches = FETCH * lines if plan.lane_blocks * lines * LINE > NEAR_BYTES else 0.0
+    work = max(products, (products + beside) / TOGETHER, loads, fetches, LATENCY * products / plan.sums)
     work += OVERLAP * (products + beside + loads)
     work += SPILL * rows * max(0, plan.sums + WORD_ROOM * words - ROOM)
     sums = prod(axis.count for axis in outer) * (TILE + STORE * plan.sums / PAIR)
