@@ -35,7 +35,8 @@ NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one:
 BY_DOTS = 0.05  # of that, by dot products
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
-LEAST_PAIRED = 2  # taps of a row that dot products are for
+COUNTED = 0.85  # of cycles that leave out less than those of vectors do, with which they are compared
+LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and of one with gaps between them
 MOST_PAIRED_BODIES = 5
 STORE = 1.0  # to begin and to store a sum
 COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
@@ -50,7 +51,7 @@ def depthwise_data_candidates(
 ) -> Iterator[tuple[float, DepthwiseDataPlan]]:
     """Predicted cycles and the plan, where tiles can be written out; `base` has tiles of one row and takes `cycles`.
 
-    The same by dot products, where there are any: as many times as fast as is predicted of both.
+    The same by dot products, where there are any.
     """
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
@@ -62,15 +63,14 @@ def depthwise_data_candidates(
     best = _best_tile(plain, machine)
     if best is None:
         return
-    own = _cycles(best, machine.registers)
-    yield min(own, ALIKE * cycles), _shared(best)
+    yield min(_cycles(best, machine.registers), ALIKE * cycles), _shared(best)
     inner = axes[-1]
-    if machine.has_dots and p.dtype == "bf16" and inner.taps >= LEAST_PAIRED and p.groups > base.lanes:
+    least = LEAST_PAIRED if abs(inner.offset_step) == 1 else LEAST_APART
+    if machine.has_dots and p.dtype == "bf16" and inner.taps >= least and p.groups > base.lanes:
         width = 2 * base.lanes
         by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
         if by_dots is not None:
-            faster = min(1.0, ALIKE * cycles / own)
-            yield _cycles(by_dots, machine.registers) * faster, _shared(by_dots)
+            yield _cycles(by_dots, machine.registers), _shared(by_dots)
 
 
 def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
@@ -106,7 +106,7 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
 def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     """Of all tiles."""
     if isinstance(plan, DotDepthwisePlan):
-        return cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
+        return COUNTED * cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
     outer, rows = plan.axes[:-2], plan.tile[-2]
     read = len(plan.column_steps())  # columns of the input
     again = (1.0 if plan.whole_vectors else ACROSS_LINES) * read * plan.reads_again
