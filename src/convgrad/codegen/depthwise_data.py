@@ -10,6 +10,7 @@ from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.lanes import first_group
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.panels import bias_at
 from convgrad.codegen.results import Run, store_runs
@@ -43,7 +44,8 @@ class DepthwiseSweep(Sweep):
             for n, other in plan.outputs(-1)
         )
         return Tile(
-            isa=self.isa, compute=plan.compute, rows=places, columns=(0,), c_rows=places, c_columns=(0,),
+            isa=self.isa, compute=plan.compute, rows=places, columns=tuple(plan.all_vectors), c_rows=places,
+            c_columns=tuple(plan.all_vectors),
             c_dtype=plan.problem.out_dtype, past_caches=plan.past_caches and self.isa.streams,
         )  # fmt: skip
 
@@ -109,7 +111,7 @@ class DepthwiseSweep(Sweep):
         first, last = self.lanes
 
         def block(n: Index, _: object) -> None:
-            group = b.minimum(b.mul(n, plan.lanes), plan.problem.groups - plan.lanes)
+            group = first_group(plan, b, 0, n)
             self.weights = b.at(weights, b.mul(n, plan.panel), self.kind)
             self.bias = None if bias is None else b.at(bias, b.mul(n, plan.width), self.kind)
             self._sum(b.add(given, group), b.at(target, group, STORAGE[plan.problem.out_dtype]), row, bounds, column)

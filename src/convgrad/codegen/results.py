@@ -27,7 +27,8 @@ UNLIKE = 0x01 | 0x20 | 0x80  # quiet NaN, denormal, signalling NaN (Intel 64 and
 class Run:
     """Results side by side in memory: vectors one after the other or, `in_turn`, a number of each in turn.
 
-    There may be any number of the former, and as many of the latter as `IN_TURN` says. With `parts` equal parts of
+    There may be any number of the former, and as many of the latter as `IN_TURN` says, two of which may have some
+    `numbers` in turn. With `parts` equal parts of
     the run lie at an address each, where `room` is that of each; of such runs all vectors are rounded without a look.
     """
 
@@ -37,6 +38,7 @@ class Run:
     in_turn: bool = False
     wanted: Value | None = None  # an i1, whether the run is stored at all
     parts: Sequence[Value] = ()
+    numbers: int = 1
 
 
 def rounds_together(dtype: str) -> bool:
@@ -123,6 +125,12 @@ def _store(b: Builder, run: Run, store: Callable[[Run], None]) -> None:
 
 def _store_vectors(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
     """As the instruction set converts them, one by one; those in turn once they are half as long."""
+    if run.numbers > 1:
+        lanes = lanes_of(run.vectors[0])
+        order = _order_in_turn(run)
+        low, high = run.vectors
+        both = [shuffle(b, low, high, order[n : n + lanes]) for n in (0, lanes)]
+        run = replace(run, vectors=both, in_turn=False, numbers=1)
     if run.in_turn and len(run.vectors) > 1 and rounds(dtype):
         words = _in_turn(b, [isa.rounded(b, dtype, value) for value in run.vectors])
         for number, numbers in enumerate(words):
@@ -134,6 +142,12 @@ def _store_vectors(b: Builder, isa: Isa, dtype: str, run: Run) -> None:
         count = _left(b, run.room, place, lanes_of(value))
         if count is None or count.text != "0":
             isa.store(b, dtype, value, b.at(run.address, place, STORAGE[dtype]), count)
+
+
+def _order_in_turn(run: Run) -> list[int]:
+    """Of the lanes of all vectors, side by side, where each number comes from."""
+    lanes, many, some = lanes_of(run.vectors[0]), len(run.vectors), run.numbers
+    return [n // some % many * lanes + n // (some * many) * some + n % some for n in range(many * lanes)]
 
 
 def _in_turn(b: Builder, parts: list[Value]) -> list[Value]:
@@ -177,6 +191,10 @@ def _store_by_integers(b: Builder, isa: Isa, runs: Iterable[Run]) -> None:
 
 def _store_pairs(b: Builder, isa: Isa, run: Run) -> None:
     """bf16 of one run, by integer arithmetic."""
+    if run.numbers > 1:
+        words = _halves(b, isa, *run.vectors)
+        _store_words(b, isa, shuffle(b, words, words, _order_in_turn(run)), run, 0)
+        return
     if run.in_turn:
         words = [_word_of_pair(b, *run.vectors[n : n + 2]) for n in range(0, len(run.vectors), 2)]
         for number, pairs in enumerate(gathered(b, isa, words) if len(words) > 1 else words):
@@ -239,8 +257,7 @@ def _store_rounded(b: Builder, isa: Isa, run: Run, parts: Sequence[tuple[Value, 
     lanes = lanes_of(run.vectors[0])
     places = [(pair, start + lane) for pair, start in parts for lane in range(lanes)]
     if run.in_turn:
-        many = len(parts)
-        places = [places[(n % many) * lanes + n // many] for n in range(many * lanes)]
+        places = [places[n] for n in _order_in_turn(run)]
     for first in range(0, len(places), 2 * lanes):
         wanted = places[first : first + 2 * lanes]
         one, other = wanted[0][0], wanted[-1][0]
@@ -295,9 +312,9 @@ def _stored_lanes(run: Run) -> list[list[bool]]:
     """Of each vector the lanes that are stored, as far as is known: the others are often zero."""
     many, lanes = len(run.vectors), lanes_of(run.vectors[0])
     room = run.room if isinstance(run.room, int) else many * lanes
-    return [
-        [(lane * many + v if run.in_turn else v * lanes + lane) < room for lane in range(lanes)] for v in range(many)
-    ]
+    order = _order_in_turn(run) if run.in_turn else range(many * lanes)
+    stored = set(order[:room])
+    return [[v * lanes + lane in stored for lane in range(lanes)] for v in range(many)]
 
 
 def _any_zero_or_nan(b: Builder, words: Sequence[Value], stored: Sequence[list[bool]]) -> Value:

@@ -13,7 +13,7 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.data import KEPT_BYTES, DataPlan
 from convgrad.plan.data_in_place import lines_of_l1
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.dot_depthwise import DotDepthwisePlan
+from convgrad.plan.dot_depthwise import DotDepthwisePlan, cycles_by_dots
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_rows import is_narrow
@@ -32,10 +32,12 @@ ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
 FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
 NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
+BY_DOTS = 0.05  # of that, by dot products
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
-LEAST_PAIRED = 5  # taps of a row, of which fewer gain nothing by pairs
-PAIRED, LOOK = 1.5, 2.0  # to put two vectors together, and to look at them
+COUNTED = 0.8  # of cycles that leave out less than those of vectors do, with which they are compared
+LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and of one with gaps between them
+MOST_PAIRED_BODIES = 5
 STORE = 1.0  # to begin and to store a sum
 COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
 TASKS = 32  # of a block of rows each
@@ -49,7 +51,7 @@ def depthwise_data_candidates(
 ) -> Iterator[tuple[float, DepthwiseDataPlan]]:
     """Predicted cycles and the plan, where tiles can be written out; `base` has tiles of one row and takes `cycles`.
 
-    The same by dot products, where there are any: as many times as fast as is predicted of both.
+    The same by dot products, where there are any.
     """
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
@@ -61,19 +63,14 @@ def depthwise_data_candidates(
     best = _best_tile(plain, machine)
     if best is None:
         return
-    own = _cycles(best, machine.registers)
-    yield min(own, ALIKE * cycles), _shared(best)
+    yield min(_cycles(best, machine.registers), ALIKE * cycles), _shared(best)
     inner = axes[-1]
-    if (
-        machine.has_dots
-        and p.dtype == "bf16"
-        and inner.taps >= LEAST_PAIRED
-        and inner.in_step == abs(inner.offset_step) == len(inner.phases) == len(axes[-2].phases) == 1
-    ):
-        by_dots = _best_tile(as_kind(DotDepthwisePlan, plain), machine)
+    least = LEAST_PAIRED if abs(inner.offset_step) == 1 else LEAST_APART
+    if machine.has_dots and p.dtype == "bf16" and inner.taps >= least and p.groups > base.lanes:
+        width = 2 * base.lanes
+        by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
         if by_dots is not None:
-            faster = min(1.0, ALIKE * cycles / own)
-            yield (_cycles(by_dots, machine.registers) + _paired(by_dots)) * faster, _shared(by_dots)
+            yield _cycles(by_dots, machine.registers), _shared(by_dots)
 
 
 def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
@@ -82,67 +79,64 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     ones = (1,) * (len(axes) - 2)
     found: list[Depthwise] = []
     images = prod(axis.count for axis in axes[:-2])
-    shares = max(1, plain.lane_blocks // NEAR_BLOCKS)
+    many = plain.width // plain.lanes
+    shares = max(1, plain.lane_blocks * many // NEAR_BLOCKS)
     phases, others = (len(axis.phases) for axis in axes[-2:])
     taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
     outer = prod(len(axis.phases) for axis in axes[:-2])
     few = 1 if plain.past_caches else FEW_ROWS
+    most_bodies = MOST_PAIRED_BODIES if isinstance(plain, DotDepthwisePlan) else MOST_BODIES
     for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
         if rows > few and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
             break
         if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
             break
-        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others)
-        alone = rows == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
+        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others * many)
+        alone = rows == many == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
         for columns in range(1 + alone, min(most, axes[-1].count) + 1):
             plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
             products = rows * taps * plan.row_products
             if products > MOST_PRODUCTS:
                 break
-            if plan.body_count <= MOST_BODIES and outer * plan.body_count * products <= MOST_WRITTEN:
+            if plan.body_count <= most_bodies and outer * plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
-    return min(found, key=lambda plan: _cycles(plan, machine.registers) + _paired(plan)) if found else None
-
-
-def _paired(plan: DepthwiseDataPlan) -> float:
-    """Cycles of all tiles to put neighbours together, and to look at them."""
-    if not isinstance(plan, DotDepthwisePlan):
-        return 0.0
-    rows, columns = plan.tile[-2:]
-    tiles = -(-plan.rows.count // rows) * -(-plan.columns.count // columns)
-    visits = prod(axis.visits(1) for axis in plan.axes[:-2])
-    of_tile = PAIRED * len(plan.row_steps) * len(plan.met) + LOOK * len(plan.new_rows) * len(plan.new_words)
-    return plan.lane_blocks * tiles * visits * of_tile
+    return min(found, key=lambda plan: _cycles(plan, machine.registers)) if found else None
 
 
 def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     """Of all tiles."""
-    outer, (rows, columns) = plan.axes[:-2], plan.tile[-2:]
-    inner = plan.columns
+    if isinstance(plan, DotDepthwisePlan):
+        return COUNTED * cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
+    outer, rows = plan.axes[:-2], plan.tile[-2]
     read = len(plan.column_steps())  # columns of the input
-    steps = plan.slab_strides[0]
-    whole = all(step % plan.lanes == 0 for step in steps)
-    again = (1.0 if whole else ACROSS_LINES) * read * plan.reads_again
+    again = (1.0 if plan.whole_vectors else ACROSS_LINES) * read * plan.reads_again
     loads = LOAD * (again + plan.row_weights)
     pairs = rows * sum(phase.taps for phase in plan.rows.phases)
     at_a_tap = pairs * max(plan.row_products / FMA_PER_CYCLE, loads)
     at_a_tap += FETCH * len(plan.row_steps) * read + _widening(plan, read, registers)
-    tiles = -(-plan.rows.count // rows) * -(-inner.count // columns)
     visits = prod(axis.visits(1) for axis in outer)
     each = TILE_OVERHEAD + (STORE + COLLIDE * _collide(plan)) * plan.sums
-    p = plan.problem
-    size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    if size > KEPT_BYTES:  # found out about along a row
-        lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if whole else 2)
-        narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
-        each += (APART if size > FAR_BYTES else LESS_APART) * (NARROW if narrow else 1.0) * lines * (columns - 1)
     sums = prod(axis.count for axis in outer) * each
-    return plan.lane_blocks * tiles * (visits * at_a_tap + sums)
+    return plan.lane_blocks * plan.tiles * (visits * at_a_tap + sums) + _far(plan)
+
+
+def _far(plan: DepthwiseDataPlan) -> float:
+    """Cycles of all tiles in which they wait for lines that L2 does not hold."""
+    p, (rows, columns), inner = plan.problem, plan.tile[-2:], plan.columns
+    size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    by_dots = isinstance(plan, DotDepthwisePlan)
+    if size <= (FAR_BYTES if by_dots else KEPT_BYTES):  # found out about along a row
+        return 0.0
+    lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if plan.whole_vectors else 2)
+    narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
+    less = BY_DOTS if by_dots else NARROW if narrow else 1.0
+    each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
+    return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each
 
 
 def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
     """Cycles of a tile that widens so many vectors of each row of the input, and keeps them for its rows."""
-    if not is_narrow(plan.problem) or isinstance(plan, DotDepthwisePlan):
+    if not is_narrow(plan.problem):
         return 0.0
     kept = any(len(met) > 1 for _, met in plan.row_steps)
     spilled = max(0, plan.sums + read - (registers - registers // SPARE)) if kept else 0

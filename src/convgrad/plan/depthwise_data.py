@@ -50,6 +50,16 @@ class DepthwiseDataPlan(DataPlan):
         rows, columns = (1, *self.problem.taps)[-2:]
         return rows, columns
 
+    @property
+    def tiles(self) -> int:
+        """Of the innermost two axes, for a block of lanes."""
+        return -(-self.rows.count // self.tile[-2]) * -(-self.columns.count // self.tile[-1])
+
+    @property
+    def whole_vectors(self) -> bool:
+        """Whether vectors of the input begin with cache lines, if one does."""
+        return all(step % self.width == 0 for step in self.slab_strides[0])
+
     def outputs(self, n: int) -> list[tuple[int, Phase]]:
         """Of a tile on an axis, in the order in which they lie: which one of which phase."""
         return [(m, phase) for m in range(self.tile[n]) for phase in self.axes[n].phases]
@@ -144,12 +154,16 @@ class DepthwiseDataPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
+        self.validate_tiles()
+        assert self.width == self.lane_groups == self.lanes <= self.problem.groups
+
+    def validate_tiles(self) -> None:
+        """The same, whatever a block of lanes is."""
         p = self.problem
         assert self.spread
         assert self.reads_in_place
         assert self.writes_in_place
         assert self.in_channels == self.out_channels == 1
-        assert self.width == self.lane_groups == self.lanes <= p.groups
         assert not p.accumulate
         assert all(size <= axis.count for size, axis in zip(self.tile, self.axes, strict=True))
         assert set(self.tile[:-2]) <= {1}
