@@ -10,8 +10,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.zeroing import emit_zero
-
-STAGED_BYTES = 20 * 1024  # of weights that are put in order at a time: they and what becomes of them stay in L1
+from convgrad.plan.room import staged_channels
 
 
 def pack_weights_panel(
@@ -64,12 +63,6 @@ def _is_staged(lanes: list[tuple[Index, int, int]], channel_step: int, taps: lis
     if any(src == 1 for _, dst, src in lanes if dst == 1):
         return False
     return any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
-
-
-def staged_channels(taps: int, width: int, room: int, size: int) -> int:
-    """Channels, of the `room` in a panel, that are put in order at a time."""
-    most = max(1, min(room, STAGED_BYTES // max(1, taps * width * size)))
-    return next((n for n in range(most, most // 2, -1) if room % n == 0), most)
 
 
 def _pack_in_order(

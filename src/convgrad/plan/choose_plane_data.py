@@ -26,6 +26,7 @@ from convgrad.plan.plane_costs import (
     tap_pieces,
 )  # fmt: skip
 from convgrad.plan.plane_data import PlaneDataPlan
+from convgrad.plan.room import MOST_BYTES
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.problem.conv import ConvProblem, Ints
 
@@ -166,4 +167,6 @@ def _shared(plan: PlaneDataPlan) -> PlaneDataPlan:
     """With runs of groups: some tasks for every thread, else as long as can be."""
     groups, others = plan.problem.groups, prod(plan.grid[:-1])
     runs = max(1, min(groups, -(-MOST_TASKS // others)))
-    return replace(plan, run=-(-groups // runs))
+    size = SIZES[plan.compute]
+    room = MOST_BYTES - plan.slab_bytes - size * plan.tile_size - 4 * LINE  # for weights
+    return replace(plan, run=min(-(-groups // runs), max(1, room // (size * max(1, plan.taps)))))

@@ -9,6 +9,7 @@ from typing import ClassVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.data_slab import DataSlab
+from convgrad.plan.room import staged_channels
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -126,6 +127,23 @@ class DataPlan(DataSlab):
     def result_size(self) -> int:
         """Results of one task."""
         return self.result_block * (self.blocks_per_task if self.i_blocks > 1 else 1)
+
+    # --- memory of a task
+
+    @property
+    def staged_bytes(self) -> int:
+        """To put weights in order while they are packed."""
+        size = SIZES[self.compute]
+        channels = staged_channels(self.taps, self.width, self.i_block // self.runs, size)
+        return self.taps * channels * self.width * size
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of slab, results, and weights that it packs for itself."""
+        slab = 0 if self.reads_in_place else self.packed_bytes * self.slab_size
+        results = 0 if self.writes_in_place else SIZES[self.compute] * self.result_size
+        own = self.packed_bytes * self.panel + self.staged_bytes if self.packs_weights else 0
+        return slab + results + own
 
     # --- caches
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.plan.costs import SPLIT
+from convgrad.plan.costs import LINE, SPLIT
 from convgrad.plan.data import DataPlan
+from convgrad.plan.room import STAGED_PIECES_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
 from convgrad.problem.conv import Ints
@@ -120,6 +121,36 @@ class MatrixDataPlan(DataPlan):
     def panel(self) -> int:
         """Packed weights of one block of lanes and one block of input channels, all pieces."""
         return self.taps * self.deep_blocks * self.channel_unit * self.width * self.pieces
+
+    # --- to pack weights
+
+    @property
+    def packs_pairs(self) -> bool:
+        """Whether weights are moved two by two: numbers are one bf16, and their channels come in pairs."""
+        return self.pieces == 1 and self.in_channels % 2 == 0
+
+    @property
+    def stages_weights(self) -> bool:
+        """Whether weights of neither side lie side by side, so that a panel is put in order before it is split."""
+        return not self.packs_pairs and 1 not in self.problem.w_strides[1:3]
+
+    @property
+    def taps_staged(self) -> int:
+        """Taps of a panel that are put in order at a time: all, or those of one tap of the outermost axis."""
+        much = 4 * self.taps * self.i_block * self.width > STAGED_PIECES_BYTES
+        return self.taps // self.problem.taps[0] if much else self.taps
+
+    @property
+    def f32_panel_bytes(self) -> int:
+        """Of those, as f32."""
+        return 4 * self.taps_staged * self.i_block * self.width
+
+    @property
+    def staged_bytes(self) -> int:
+        """To pack a panel: one of f32, and room to stage it, or none; of bf16, room for a tile of all taps."""
+        if self.packs_pairs:
+            return 4 * self.taps * COLUMNS * self.channel_unit // 2
+        return 2 * (self.f32_panel_bytes + -self.f32_panel_bytes % LINE) if self.stages_weights else 0
 
     @property
     def piece_step(self) -> int:

@@ -84,6 +84,13 @@ class WeightsPlan(WeightsSlabs):
         """Sums per channel of one chunk, which are the bias gradient; those of a chunk begin on a cache line."""
         return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
 
+    @property
+    def work_bytes(self) -> int:
+        """Of the slabs and sums of a task, and of the sums of all chunks but the first."""
+        size = SIZES[self.compute]
+        slabs = 0 if self.direct else self.packed_bytes * (self.row_slab_size + self.lane_slab_size)
+        return slabs + size * (self.own_sum_size if self.own_sums else (self.chunks - 1) * self.sum_size)
+
     # --- weights
 
     @property

@@ -16,6 +16,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import LEAST_CHANNELS
 from convgrad.plan.costs import LINE, TURN
+from convgrad.plan.room import roomy
 from convgrad.plan.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
@@ -72,7 +73,7 @@ def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
         for block in _blocks(plan)
         for rows, lanes in ways_in_place(plan)
     ]
-    total, best = min(candidates, key=lambda candidate: candidate[0])
+    total, best = roomy(candidates, lambda candidate: candidate[0], lambda candidate: candidate[1].work_bytes)
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return total, best
