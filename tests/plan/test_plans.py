@@ -161,6 +161,41 @@ def test_what_grows_with_channels_alone_is_bounded(nxc):
         assert workspace(choose(problem, machine_for(isa))) <= MOST_BYTES
 
 
+LARGE = {  # what used to be more: image, windows, taps, and the rest; some take less by other means on other machines
+    "weights of a task": (Unknown.X, "avx512", (7, 61), (4, 31), (51, 46), (512, 2048), (2, 2), (1, 32), (25, 720)),
+    "own weights": (Unknown.Y, "avx512", (6, 7), (1, 4), (41, 59), (256, 128), (8, 2), (1, 1), (20, 29)),
+    "results": (Unknown.X, "avx512", (150, 272), (1, 34), (26, 30), (1024, 1964), (4, 8), (16, 4), (247, 58)),
+    "rows between taps": (Unknown.Y, "avx512", (164, 299), (11, 1), (17, 17), (32, 30), (16, 16), (8, 32), (64, 112)),
+    "planes along outputs": (Unknown.Y, "avx512", (262, 56), (21, 7), (42, 27), (64, 3), (8, 8), (8, 4), (173, 52)),
+    "slab on tiles": (Unknown.Y, "amx", (31, 46), (200, 17), (27, 28), (64, 1), (3, 7), (32, 8), (726, 171)),
+    "pieces on tiles": (Unknown.X, "amx", (15, 60), (15, 30), (38, 38), (32, 1024), (1, 2), (25, 22), (463, 407)),
+    "slab of windows": (Unknown.W, "avx512", (166, 250), (41, 250), (20, 21), (64, 4), (4, 1), (1, 32), (16, 320)),
+    "windows on tiles": (Unknown.W, "amx", (300, 280), (456, 33), (13, 6), (8, 32), (1, 8), (32, 4), (384, 2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "isa", "image", "windows", "taps", "channels", "stride", "dilation", "low"), LARGE.values(), ids=LARGE
+)
+def test_large_kernels_and_strides_have_bounded_workspace(
+    unknown, isa, image, windows, taps, channels, stride, dilation, low
+):  # fmt: skip
+    for dtype, layout, weights in product(("f32", "bf16"), ("NCX", "NXC"), ("NCX", "NXC")):
+        problem = exact_problem(
+            unknown, image, windows, taps, channels=channels, stride=stride, dilation=dilation, low=low,
+            layout=layout, weights=weights, dtype=dtype, out_dtype=dtype,
+        )  # fmt: skip
+        assert workspace(choose(problem, machine_for(isa))) <= MOST_BYTES
+
+
+def test_one_weight_of_each_of_many_groups_is_packed_for_some_of_them():
+    problem = exact_problem(
+        Unknown.Y, (44, 60), (3, 30), (54, 45), channels=(1, 1), groups=1940, batch=16, stride=(16, 2),
+        dilation=(16, 8), low=(424, 176),
+    )  # fmt: skip
+    assert workspace(choose(problem, machine_for("avx512"))) <= MOST_BYTES
+
+
 LONG = {
     "one row": ((1, 100_000), (1, 3)),
     "long rows": ((4, 3_000_000), (3, 3)),

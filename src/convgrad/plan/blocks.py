@@ -16,7 +16,7 @@ from convgrad.plan.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, bloc
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import with_weights_in_place, writes_in_place
 from convgrad.plan.data_slab import FEW_ROWS
-from convgrad.plan.room import roomy
+from convgrad.plan.room import MOST_BYTES, roomy
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -45,7 +45,13 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
         candidates += [own for candidate in candidates for own in own_weights(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
-    return roomy(candidates, lambda candidate: block_cost(candidate, cycles), _scratch_bytes)
+    best = roomy(candidates, lambda candidate: block_cost(candidate, cycles), _scratch_bytes)
+    along_channels = type(plan) is DataPlan and not (plan.pixels or plan.spread or plan.reads_in_place)
+    if _scratch_bytes(best) > MOST_BYTES and along_channels and max(plan.tile) > 1:
+        longest = plan.tile.index(max(plan.tile))  # whose windows reach too far
+        tile = tuple(size // 2 if n == longest else size for n, size in enumerate(plan.tile))
+        return best_blocks(replace(plan, tile=tile, block=tile), cycles)
+    return best
 
 
 def best_outputs(plan: Plan, cycles: float) -> Plan:

@@ -7,6 +7,7 @@ from math import prod
 
 from convgrad.plan.costs import LINE
 from convgrad.plan.data_blocks import DataBlocks
+from convgrad.plan.room import MOST_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -33,7 +34,7 @@ class DataSlab(DataBlocks):
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of the input on axis n, and nothing else."""
         axis = self.axes[n]
-        less = self._may_band(n) and axis.taps * self.band(n) < axis.in_extent
+        less = self._may_band(n) and axis.taps * self.band(n) < axis.in_extent and self._is_large
         return self.block[n] >= axis.count and self.tile[n] == 1 and not (self.padded(n) or less)
 
     def band(self, n: int) -> int:
@@ -46,6 +47,12 @@ class DataSlab(DataBlocks):
         Zeros that surround an axis fill all bands of the axes inside it at once, so that those have none.
         """
         return self._may_band(n) and not self.whole(n)
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether whole images are more than a slab may hold."""
+        images = self.block[0] * prod(axis.in_extent for axis in self.axes[1:])
+        return self.packed_bytes * images * self.slab_numbers > MOST_BYTES
 
     def _may_band(self, n: int) -> bool:
         axis = self.axes[n]

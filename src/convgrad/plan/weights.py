@@ -86,10 +86,10 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def work_bytes(self) -> int:
-        """Of the slabs and sums of a task, and of the sums of all chunks but the first."""
-        size = SIZES[self.compute]
+        """Of the slabs of a task and all sums, but for one copy of the weights, as sums are."""
+        sums = self.own_sum_size if self.own_sums else self.chunks * self.sum_size
         slabs = 0 if self.direct else self.packed_bytes * (self.row_slab_size + self.lane_slab_size)
-        return slabs + size * (self.own_sum_size if self.own_sums else (self.chunks - 1) * self.sum_size)
+        return slabs + SIZES[self.compute] * (sums - self.sum_size)
 
     # --- weights
 
