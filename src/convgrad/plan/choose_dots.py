@@ -13,6 +13,7 @@ from convgrad.plan.blocks import even_share, packing_cost
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
+from convgrad.plan.dots_in_place import in_place
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -36,6 +37,7 @@ ROUNDED_PAIR = 0.2  # likewise of one that lies beside its partner
 PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
 ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all at once
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
+IN_PLACE = 1.03  # of the cycles of tiles that read in place: rows that they read push each other out of L1
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
     8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
@@ -77,6 +79,10 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
 
     cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
     yield cycles, plan
+    if taps == 1:
+        shape = best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True)
+        cycles = IN_PLACE * problem.groups * shape.cycles + LOOK
+        yield from ((cycles, found) for found in in_place(planned(shape)[1]))
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
