@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from convgrad.codegen.data import DataStages
 from convgrad.codegen.depthwise_dots import UNIT
 from convgrad.codegen.dot_depthwise import paired
 from convgrad.codegen.flat_data import ODD, FlatSweep
@@ -138,18 +139,23 @@ class DotPointwiseStages(PairedOutputsStages):
 
     plan: DotPointwisePlan  # pyright: ignore
     sweep = DotPointwiseSweep
+    seen: SumsWatch  # of the task that is being written
 
-    def _new_watch_of_input(self, b: Builder) -> SumsWatch:
-        return SumsWatch(b, LANES)
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """Watching the input."""
+        assert self.verdict is not None
+        self.seen = SumsWatch(b, LANES)
+        DataStages.task(self, b, at, task)
+        self.verdict.note_first(b, at.shared, task, self.seen)
 
     def _in_place(self, b: Builder, at: Places, block: Index) -> None:
         """Watching the input with the first block of output channels."""
 
-        def swept(watch: Any) -> None:
+        def swept(watch: SumsWatch | None) -> None:
             self.sweep = partial(DotPointwiseSweep, watch=watch)
             super(DotPointwiseStages, self)._in_place(b, at, block)
 
         if self.plan.lane_blocks == 1:
-            swept(self.watch)
+            swept(self.seen)
         else:
-            b.either(b.compare("eq", block, 0), lambda: swept(self.watch), lambda: swept(None))
+            b.either(b.compare("eq", block, 0), lambda: swept(self.seen), lambda: swept(None))

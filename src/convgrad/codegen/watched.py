@@ -5,7 +5,7 @@ from __future__ import annotations
 from convgrad.codegen.data import DataStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.splitting import LeastWatch, Watch, room_for_squares
+from convgrad.codegen.splitting import Watch, room_for_squares
 from convgrad.codegen.stages import Places
 from convgrad.codegen.verdict import Verdict
 from convgrad.plan.dot_depthwise import DotDepthwisePlan
@@ -23,7 +23,7 @@ class WatchedStages(DataStages):
     def __init__(self, plan: Watched):
         super().__init__(plan)
         self.verdict = Verdict(plan, self.shared_bytes, self.panels, self.tasks) if plan.watch else None
-        self.watch: Watch | LeastWatch | None = None
+        self.watch: Watch | None = None
         self.room: Value | None = None
 
     @property
@@ -33,9 +33,6 @@ class WatchedStages(DataStages):
 
     def _new_watch(self, b: Builder) -> Watch | None:
         return Watch(b, self.plan.lanes, bf16=self.watches_pairs) if self.verdict else None
-
-    def _new_watch_of_input(self, b: Builder) -> Watch | LeastWatch | None:
-        return self._new_watch(b)
 
     def _pack(
         self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
@@ -64,7 +61,7 @@ class WatchedStages(DataStages):
     def watched_task(self, b: Builder, at: Places, task: Value) -> None:
         """As for any DataPlan, watching the input."""
         self.room = room_for_squares(b, self.plan.lanes)
-        self.watch = self._new_watch_of_input(b)
+        self.watch = self._new_watch(b)
         super().task(b, at, task)
         if self.verdict and self.watch:
             self.verdict.note_first(b, at.shared, task, self.watch)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from convgrad.plan.block_costs import block_cost
 from convgrad.plan.blocks import packing_cost
 from convgrad.plan.choose_flat_data import ALIKE
-from convgrad.plan.choose_pointwise import MOST_BYTES, MOST_CROSSING, with_blocks
+from convgrad.plan.choose_pointwise import MOST_CROSSING, with_blocks
 from convgrad.plan.dot_pointwise import DotPointwisePlan
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan
 from convgrad.plan.flat_data import flat
@@ -20,6 +20,7 @@ from convgrad.problem.conv import ConvProblem
 
 MOST_VECTORS = 4
 READ, CROSSING = 0.05, 0.4  # cycles, not hidden, for a vector of the input; and for one that ends in another line
+WORTH = 1.05  # times fewer cycles than packing, as predicted, from which on planes are read in place
 TAKEN = 3  # registers beside sums and words
 
 
@@ -30,7 +31,7 @@ def dot_pointwise_candidates(
     p = base.problem
     if base.taps != 1 or p.dtype != "bf16" or p.accumulate or base.in_channels < PAIR or len(base.axes) != 2:
         return
-    if not flat(base) or p.bytes_of(p.given) > (MOST_CROSSING if _crosses(p) else MOST_BYTES):
+    if not flat(base) or (_crosses(p) and p.bytes_of(p.given) > MOST_CROSSING):
         return
     plan = as_kind(
         DotPointwisePlan, base, problem=paired(p), numbers=p, pixels=True, spread=False, pixel_major=False, unroll=0,
@@ -49,7 +50,7 @@ def dot_pointwise_candidates(
         arithmetic = p.groups * _cycles(best)
         best = min(with_blocks(best), key=lambda candidate: block_cost(candidate, arithmetic))
         own = arithmetic + block_cost(best, arithmetic)
-        if own < cycles + packing_cost(base, cycles):
+        if WORTH * own < cycles + packing_cost(base, cycles):
             yield min(own, ALIKE * cycles), best
 
 
