@@ -86,7 +86,9 @@ def test_every_number_is_watched(unknown):
     """In the first block of output channels, be it the only one; with a partner or without."""
     for channels, width in (((4, 5), 2), ((3, 3), 3)):
         plan = plan_of(one_tap(unknown, channels, batch=2))
-        check_watched(replace(plan, width=width, blocks_per_task=1, vectors=2, tile=(1, 32), block=(1, 32)))
+        plan = replace(plan, width=width, blocks_per_task=1, vectors=2, tile=(1, 32), block=(1, 32))
+        assert not run(plan, {n: np.ones(shape) for n, shape in plan.numbers.shapes.items() if n != unknown.value})[1]
+        check_watched(plan)
 
 
 def test_denormals_are_watched():
