@@ -29,6 +29,7 @@ LOWERINGS = {
     "MatrixDataPlan": "matrix_data.MatrixStages",
     "GatheredWeightsPlan": "gathered_weights.GatheredSums",
     "MatrixWeightsPlan": "matrix_weights.MatrixSums",
+    "DotPointwisePlan": "dot_pointwise.DotPointwiseStages",
     "PointwisePlan": "flat_data.FlatStages",
     "FlatDataPlan": "flat_data.FlatStages",
     "DotDepthwisePlan": "dot_depthwise.DotDepthwiseStages",

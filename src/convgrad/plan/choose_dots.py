@@ -10,8 +10,10 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share, packing_cost
+from convgrad.plan.choose_dot_pointwise import dot_pointwise_candidates
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
+from convgrad.plan.dot_pointwise import DotPointwisePlan
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.dots_in_place import in_place
 from convgrad.plan.folded import FoldedPlan
@@ -49,7 +51,9 @@ TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 
 
-def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:
+def dot_data_candidates(
+    problem: ConvProblem, machine: Machine
+) -> Iterator[tuple[float, DotDataPlan | DotPointwisePlan]]:  # fmt: skip
     """Predicted cycles, and a plan of one tile per task, if numbers are bf16 or may be taken for such."""
     products = _products(problem, machine)
     if products is None:
@@ -81,8 +85,9 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     yield cycles, plan
     if taps == 1:
         shape = best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True)
-        cycles = IN_PLACE * problem.groups * shape.cycles + LOOK
-        yield from ((cycles, found) for found in in_place(planned(shape)[1]))
+        row = IN_PLACE * problem.groups * shape.cycles + LOOK
+        yield from ((row, found) for found in in_place(planned(shape)[1]))
+        yield from dot_pointwise_candidates(plan, cycles, machine)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
