@@ -160,7 +160,11 @@ class FlatSweep(Sweep):
         weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), STORAGE[plan.compute])
         target = b.at(self.results, b.add(spot.result, p), STORAGE[plan.problem.out_dtype])
         walks = [self._ahead(plane, p)] if plan.fetches_ahead else []
-        tile.emit(b, weights, x, target, sums, self._start(tile), walks=walks)
+        tile.emit(b, weights, x, target, sums, self._begin(tile, weights, x), walks=walks)
+
+    def _begin(self, tile: Tile, weights: Value, x: Value) -> list[Value]:
+        """What the sums of a tile start from."""
+        return self._start(tile)
 
     def _ahead(self, plane: Value, p: Index) -> Planes:
         """What a later tile reads first; behind the last one, of the planes that follow on these."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Of a kind of plan, what it is lowered to, and the module of this folder that has it. That is imported when such a plan
 # is met, so a process that compiles a few kernels imports a third of the compiler.
 LOWERINGS = {
+    "DotsInPlacePlan": "dots_in_place.DotsInPlaceStages",
     "DotRunPlan": "dot_runs.DotRunStages",
     "TurnedDotPlan": "turned_dots.TurnedDotStages",
     "DotDataPlan": "dot_data.DotStages",
@@ -28,6 +29,7 @@ LOWERINGS = {
     "MatrixDataPlan": "matrix_data.MatrixStages",
     "GatheredWeightsPlan": "gathered_weights.GatheredSums",
     "MatrixWeightsPlan": "matrix_weights.MatrixSums",
+    "DotPointwisePlan": "dot_pointwise.DotPointwiseStages",
     "PointwisePlan": "flat_data.FlatStages",
     "FlatDataPlan": "flat_data.FlatStages",
     "DotDepthwisePlan": "dot_depthwise.DotDepthwiseStages",

@@ -20,6 +20,7 @@ from convgrad.plan.data_in_place import (
 )
 from convgrad.plan.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.dot_depthwise import DotDepthwisePlan
+from convgrad.plan.dot_pointwise import DotPointwisePlan
 from convgrad.plan.flat_data import FlatDataPlan
 from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
 from convgrad.plan.machine import Machine
@@ -73,7 +74,7 @@ def data_variants(
         plan = replace(plan, reasons=reasons)
         if isinstance(plan, PlaneDataPlan):
             yield plan
-        elif isinstance(plan, DotDepthwisePlan | DotRowProductsPlan):
+        elif isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             yield replace(plan, fallback=_finished(other, spare, machine))
         elif plan.ON_UNITS:

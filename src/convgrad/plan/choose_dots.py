@@ -10,9 +10,12 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.block_costs import PANEL_BYTES
 from convgrad.plan.blocks import even_share, packing_cost
+from convgrad.plan.choose_dot_pointwise import dot_pointwise_candidates
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
+from convgrad.plan.dot_pointwise import DotPointwisePlan
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
+from convgrad.plan.dots_in_place import in_place
 from convgrad.plan.folded import FoldedPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -36,6 +39,7 @@ ROUNDED_PAIR = 0.2  # likewise of one that lies beside its partner
 PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
 ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all at once
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
+IN_PLACE = 1.03  # of the cycles of tiles that read in place: rows that they read push each other out of L1
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
     8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
@@ -47,7 +51,9 @@ TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 
 
-def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, DotDataPlan]]:
+def dot_data_candidates(
+    problem: ConvProblem, machine: Machine
+) -> Iterator[tuple[float, DotDataPlan | DotPointwisePlan]]:  # fmt: skip
     """Predicted cycles, and a plan of one tile per task, if numbers are bf16 or may be taken for such."""
     products = _products(problem, machine)
     if products is None:
@@ -77,6 +83,11 @@ def dot_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
 
     cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
     yield cycles, plan
+    if taps == 1:
+        shape = best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True)
+        row = IN_PLACE * problem.groups * shape.cycles + LOOK
+        yield from ((row, found) for found in in_place(planned(shape)[1]))
+        yield from dot_pointwise_candidates(plan, cycles, machine)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         yield _along_runs(plan, machine, cost)
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)

@@ -14,6 +14,7 @@ from convgrad.plan.choose_dots import dot_data_candidates, paired_outputs_candid
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.data import DataPlan
 from convgrad.plan.data_in_place import writes_in_place
+from convgrad.plan.dot_pointwise import DotPointwisePlan
 from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -123,7 +124,7 @@ def best_matrix_tile(
 
 def data_candidates_on_units(
     problem: ConvProblem, machine: Machine
-) -> list[tuple[float, MatrixDataPlan | PairedPlan]]:  # fmt: skip
+) -> list[tuple[float, MatrixDataPlan | PairedPlan | DotPointwisePlan]]:  # fmt: skip
     """Likewise, by matrix tiles and by dot products."""
     along_outputs = paired_outputs_candidates(problem, machine)
     return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine), *along_outputs]

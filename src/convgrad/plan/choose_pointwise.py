@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import LEAST_TASKS, block_cost
@@ -17,6 +18,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.pointwise import PointwisePlan
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
 
+Pointwise = TypeVar("Pointwise", bound=PointwisePlan)
 MOST_BYTES = 12 * 1024 * 1024  # of an input that comes from L3: from memory, runs of a few tiles are too short
 MOST_CROSSING = 6 * 1024 * 1024  # of one whose vectors begin inside lines, and end in others that are as far
 MOST_CONVERTED = 8  # blocks of output channels, for each of which 16-bit numbers are converted again
@@ -47,7 +49,7 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     best = min(found, key=_cycles, default=None)
     if best and (p.dtype == best.compute or best.lane_blocks <= MOST_CONVERTED):
         arithmetic = p.groups * _cycles(best)
-        best = min(_blocked(best), key=lambda candidate: block_cost(candidate, arithmetic))
+        best = min(with_blocks(best), key=lambda candidate: block_cost(candidate, arithmetic))
         own = arithmetic + block_cost(best, arithmetic)
         if own < cycles + packing_cost(base, cycles):
             yield min(own, ALIKE * cycles), best
@@ -62,7 +64,7 @@ def _cycles(plan: PointwisePlan) -> float:
     return plan.lane_blocks * tiles * (plan.in_channels * step + TILE_OVERHEAD + plan.width * plan.vectors)
 
 
-def _blocked(plan: PointwisePlan) -> Iterator[PointwisePlan]:
+def with_blocks(plan: Pointwise) -> Iterator[Pointwise]:
     """With more and more tiles in a task, of an image; and output channels shared by tasks, if these are few."""
     tiles, most = 1, -(-plan.positions // plan.run)
     while True:

@@ -89,13 +89,14 @@ class DotDataPlan(MatrixDataPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         assert self.unroll == 0
+        assert not self.reads_in_place
         assert self.i_block % self.channel_unit == 0 == self.channel_unit % PAIR
         self.validate_tile()
 
     def validate_tile(self) -> None:
         """What has nothing to do with how channels lie in the slab."""
         vectors = self.width // LANES
-        assert not any((self.spread, self.pixels, self.reads_in_place))
+        assert not any((self.spread, self.pixels))
         assert self.width % LANES == 0
         assert self.rows == self.pieces == len(self.products) == 1
         assert vectors * (prod(self.tile) + 1) < REGISTERS
