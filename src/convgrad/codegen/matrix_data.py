@@ -13,7 +13,7 @@ from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import round64
-from convgrad.codegen.packing import pack_weights_panel
+from convgrad.codegen.packing import at_taps, in_pieces, pack_weights_panel
 from convgrad.codegen.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.paired_weights import PairedPanel
 from convgrad.codegen.split_weights import SplitPanel
@@ -99,20 +99,22 @@ class MatrixStages(WatchedStages):
     ) -> None:  # fmt: skip
         """Two by two, as pieces; by way of f32 in scratch, channel by channel, where taps lie side by side."""
         plan, p = self.plan, self.plan.problem
-        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
         if self._pairs:
             self._pack_pairs(b, at, source, target, lanes[0], channels)
-        elif not plan.stages_weights or plan.taps_staged == plan.taps:
+            return
+        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
+        if not plan.stages_weights or plan.taps_staged == p.taps:
             self._pack_pieces(b, at, source, target, lanes, channels, taps)
-        else:
-            (outer, tap_step), *inner = taps
+            return
 
-            def of_tap(r: Index, _: object) -> None:
-                of = b.at(source, b.mul(r, tap_step), STORAGE[p.dtype])
-                to = b.at(target, b.mul(r, plan.panel // outer), self.packed_kind)
-                self._pack_pieces(b, at, of, to, lanes, channels, [(1, tap_step), *inner])
+        def piece(firsts: list[Index], counts: list[int]) -> None:
+            of, to = at_taps(b, firsts, taps)
+            some = [(n, step) for n, (_, step) in zip(counts, taps, strict=True)]
+            origin = b.at(source, of, STORAGE[p.dtype])
+            there = b.at(target, b.mul(to, plan.panel // plan.taps), self.packed_kind)
+            self._pack_pieces(b, at, origin, there, lanes, channels, some)
 
-            b.loop(0, outer, of_tap, name="outer.tap")
+        in_pieces(b, p.taps, plan.taps_staged, piece)
 
     def _pack_pieces(
         self, b: Builder, at: Places, source: Value, target: Value, lanes: list[tuple[Index, int, int]],
@@ -157,6 +159,7 @@ class MatrixStages(WatchedStages):
             depth=plan.channel_unit,
             taps=taps,
             staging=at.scratch,
+            staged=plan.pairs_staged,
             ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))

@@ -60,9 +60,7 @@ class SumsStage(WindowSlabs):
     @property
     def own_sums_start(self) -> int:
         """Behind the slabs, which make room for sums on their way to the weights."""
-        plan = self.plan
-        staging = 0 if plan.straight else round64(BYTES[plan.compute] * plan.taps * plan.finish_rows * plan.width)
-        return max(self.slab_bytes, staging)
+        return max(self.slab_bytes, round64(self.plan.staged_bytes))
 
     @property
     def own_sum_bytes(self) -> int:

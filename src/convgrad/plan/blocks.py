@@ -45,25 +45,31 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
         candidates += [own for candidate in candidates for own in own_weights(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
-    best = roomy(candidates, lambda candidate: block_cost(candidate, cycles), _scratch_bytes)
-    along_channels = type(plan) is DataPlan and not (plan.pixels or plan.spread or plan.reads_in_place)
-    if _scratch_bytes(best) > MOST_BYTES and along_channels and max(plan.tile) > 1:
-        longest = plan.tile.index(max(plan.tile))  # whose windows reach too far
-        tile = tuple(size // 2 if n == longest else size for n, size in enumerate(plan.tile))
+    best = roomy(candidates, lambda candidate: block_cost(candidate, cycles), _work_bytes)
+    if _work_bytes(best) > MOST_BYTES and (tile := _smaller_tile(plan)):
         return best_blocks(replace(plan, tile=tile, block=tile), cycles)
     return best
+
+
+def _smaller_tile(plan: DataPlan) -> Ints | None:
+    """Half of a tile whose windows reach too far, if it need not be whole."""
+    counts = plan.tile[:-1] if plan.pixels else plan.tile
+    if type(plan) is not DataPlan or plan.reads_in_place or max(counts) == 1:
+        return None
+    longest = counts.index(max(counts))
+    return tuple(size // 2 if n == longest else size for n, size in enumerate(plan.tile))
 
 
 def best_outputs(plan: Plan, cycles: float) -> Plan:
     """The plan with the blocks of outputs of the lowest cost, and all else as it is."""
     blocks = [replace(plan, block=block) for block in _blocks(plan)]
-    return roomy(blocks, lambda candidate: block_cost(candidate, cycles), _scratch_bytes)
+    return roomy(blocks, lambda candidate: block_cost(candidate, cycles), _work_bytes)
 
 
-def _scratch_bytes(plan: DataPlan) -> int:
+def _work_bytes(plan: DataPlan) -> int:
     """Of a task, of the plan that becomes of this one: with weights and output in place, if they can be."""
     plan = with_weights_in_place(plan)
-    return replace(plan, writes_in_place=plan.writes_in_place or writes_in_place(plan)).scratch_bytes
+    return replace(plan, writes_in_place=plan.writes_in_place or writes_in_place(plan)).work_bytes[1]
 
 
 def packing_cost(plan: DataPlan, cycles: float) -> float:

@@ -28,7 +28,7 @@ from convgrad.plan.order import Along
 from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.plan.plane_data import PlaneDataPlan
 from convgrad.plan.plane_rows import PlaneRowsPlan
-from convgrad.plan.room import MOST_BYTES
+from convgrad.plan.room import roomy_first
 from convgrad.plan.row_data import RowDataPlan
 from convgrad.plan.row_products import DotRowProductsPlan, RowProductsPlan, against_rows, row_products_candidates
 from convgrad.plan.run_sums import run_sums_candidates
@@ -69,26 +69,24 @@ def data_variants(
     reasons = tuple(
         f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
     )
-    much: list[Any] = []  # that would take more memory than a thread is to have: if there is nothing else
-    for cycles, plan in candidates:
-        plan = replace(plan, reasons=reasons)
-        if isinstance(plan, PlaneDataPlan):
-            yield plan
-        elif isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):
-            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
-            yield replace(plan, fallback=_finished(other, spare, machine))
-        elif plan.ON_UNITS:
-            from convgrad.plan.choose_matrix import finished_on_units
 
-            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
-            yield finished_on_units(plan, cycles, _finished(other, spare, machine))
-        else:
-            plan = _finished(plan, cycles, machine)
-            if type(plan) is DataPlan and plan.scratch_bytes > MOST_BYTES:
-                much.append(plan)
-            else:
+    def finished() -> Iterator[DataPlan | PlaneDataPlan]:
+        for cycles, plan in candidates:
+            plan = replace(plan, reasons=reasons)
+            if isinstance(plan, PlaneDataPlan):
                 yield plan
-    yield from much
+            elif isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):
+                spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
+                yield replace(plan, fallback=_finished(other, spare, machine))
+            elif plan.ON_UNITS:
+                from convgrad.plan.choose_matrix import finished_on_units
+
+                spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
+                yield finished_on_units(plan, cycles, _finished(other, spare, machine))
+            else:
+                yield _finished(plan, cycles, machine)
+
+    return roomy_first(finished(), tuple({type(plan) for _, plan in added}))
 
 
 def _on_units(problem: ConvProblem, machine: Machine, in_rows: list[PlaneRowsPlan]) -> list[tuple[float, Any]]:

@@ -26,7 +26,7 @@ from convgrad.plan.plane_costs import (
     tap_pieces,
 )  # fmt: skip
 from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.room import MOST_BYTES
+from convgrad.plan.room import planes_with_room
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.problem.conv import ConvProblem, Ints
 
@@ -167,6 +167,4 @@ def _shared(plan: PlaneDataPlan) -> PlaneDataPlan:
     """With runs of groups: some tasks for every thread, else as long as can be."""
     groups, others = plan.problem.groups, prod(plan.grid[:-1])
     runs = max(1, min(groups, -(-MOST_TASKS // others)))
-    size = SIZES[plan.compute]
-    room = MOST_BYTES - plan.slab_bytes - size * plan.tile_size - 4 * LINE  # for weights
-    return replace(plan, run=min(-(-groups // runs), max(1, room // (size * max(1, plan.taps)))))
+    return replace(plan, run=min(-(-groups // runs), planes_with_room(SIZES[plan.compute] * plan.taps)))

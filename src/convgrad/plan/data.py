@@ -9,7 +9,7 @@ from typing import ClassVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.data_slab import DataSlab
-from convgrad.plan.room import staged_channels
+from convgrad.plan.room import Room, staged_channels, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -131,19 +131,30 @@ class DataPlan(DataSlab):
     # --- memory of a task
 
     @property
-    def staged_bytes(self) -> int:
-        """To put weights in order while they are packed."""
-        size = SIZES[self.compute]
-        channels = staged_channels(self.taps, self.width, self.i_block // self.runs, size)
-        return self.taps * channels * self.width * size
+    def taps_staged(self) -> Ints:
+        """Taps of each axis that weights are put in order of at a time, while they are packed."""
+        return staged_taps(self.problem.taps, self.width * SIZES[self.compute])
 
     @property
-    def scratch_bytes(self) -> int:
-        """Of slab, results, and weights that it packs for itself."""
+    def staged_bytes(self) -> int:
+        """Of weights that are put in order at a time."""
+        size, taps = SIZES[self.compute], prod(self.taps_staged)
+        return taps * staged_channels(taps, self.width, self.i_block // self.runs, size) * self.width * size
+
+    @property
+    def work_bytes(self) -> Room:
+        """Besides packed weights: of all tasks none, and of each slab, results, and what it puts in order."""
         slab = 0 if self.reads_in_place else self.packed_bytes * self.slab_size
         results = 0 if self.writes_in_place else SIZES[self.compute] * self.result_size
-        own = self.packed_bytes * self.panel + self.staged_bytes if self.packs_weights else 0
-        return slab + results + own
+        staged = 0 if self.reads_weights else self.staged_bytes
+        return 0, slab + results + staged if self.packs_weights else max(slab + results, staged)
+
+    @property
+    def weights_bytes(self) -> Room:
+        """Of packed weights: those that all tasks share, with the bias, and the panel that a task packs for itself."""
+        if self.packs_weights:
+            return 0, self.packed_bytes * self.panel
+        return self.packed_bytes * self.weights_size + SIZES[self.compute] * self.bias_size, 0
 
     # --- caches
 

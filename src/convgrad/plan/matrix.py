@@ -10,7 +10,7 @@ from math import prod
 
 from convgrad.plan.costs import LINE, SPLIT
 from convgrad.plan.data import DataPlan
-from convgrad.plan.room import STAGED_PIECES_BYTES
+from convgrad.plan.room import MOST_STAGED_BYTES, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
 from convgrad.problem.conv import Ints
@@ -135,21 +135,25 @@ class MatrixDataPlan(DataPlan):
         return not self.packs_pairs and 1 not in self.problem.w_strides[1:3]
 
     @property
-    def taps_staged(self) -> int:
-        """Taps of a panel that are put in order at a time: all, or those of one tap of the outermost axis."""
-        much = 4 * self.taps * self.i_block * self.width > STAGED_PIECES_BYTES
-        return self.taps // self.problem.taps[0] if much else self.taps
+    def taps_staged(self) -> Ints:
+        """Taps of a panel that are put in order at a time."""
+        return staged_taps(self.problem.taps, 4 * self.i_block * self.width)
+
+    @property
+    def pairs_staged(self) -> int:
+        """Pairs of channels, with all their taps, that are words in scratch at a time; 0 if none are."""
+        return min(self.channel_unit // 2, MOST_STAGED_BYTES // (4 * max(1, self.taps) * COLUMNS))
 
     @property
     def f32_panel_bytes(self) -> int:
-        """Of those, as f32."""
-        return 4 * self.taps_staged * self.i_block * self.width
+        """Of the taps that are put in order at a time, as f32."""
+        return 4 * prod(self.taps_staged) * self.i_block * self.width
 
     @property
     def staged_bytes(self) -> int:
-        """To pack a panel: one of f32, and room to stage it, or none; of bf16, room for a tile of all taps."""
+        """To pack a panel: some of it as f32, and room to stage that, or none; of bf16, room for pairs."""
         if self.packs_pairs:
-            return 4 * self.taps * COLUMNS * self.channel_unit // 2
+            return 4 * self.taps * COLUMNS * self.pairs_staged
         return 2 * (self.f32_panel_bytes + -self.f32_panel_bytes % LINE) if self.stages_weights else 0
 
     @property

@@ -56,9 +56,9 @@ class Runs:
         return True
 
     @property
-    def taps_staged(self: Any) -> int:
+    def taps_staged(self: Any) -> Ints:
         """All."""
-        return self.taps
+        return self.problem.taps
 
     @property
     def slab_strides(self: Any) -> tuple[Ints, int]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
+from convgrad.plan.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.weights_slabs import WeightsSlabs
 from convgrad.problem.conv import Ints
 
@@ -85,11 +86,15 @@ class WeightsPlan(WeightsSlabs):
         return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
 
     @property
-    def work_bytes(self) -> int:
-        """Of the slabs of a task and all sums, but for one copy of the weights, as sums are."""
-        sums = self.own_sum_size if self.own_sums else self.chunks * self.sum_size
+    def work_bytes(self) -> Room:
+        """Besides the sums that become weights: those of other chunks; slabs, or weights that are put in order."""
         slabs = 0 if self.direct else self.packed_bytes * (self.row_slab_size + self.lane_slab_size)
-        return slabs + SIZES[self.compute] * (sums - self.sum_size)
+        return SIZES[self.compute] * (self.chunks - 1) * self.sum_size, max(slabs, self.staged_bytes)
+
+    @property
+    def weights_bytes(self) -> Room:
+        """Of sums that become weights: those that all tasks share, and those that a task has to itself."""
+        return SIZES[self.compute] * self.shared_sums, SIZES[self.compute] * self.own_sum_size * self.own_sums
 
     # --- weights
 
@@ -109,6 +114,13 @@ class WeightsPlan(WeightsSlabs):
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
         return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+
+    @property
+    def staged_bytes(self) -> int:
+        """Of those rows, at some taps at a time if a row of all is much, in the order of the weights."""
+        row = SIZES[self.compute] * self.finish_rows * self.width
+        taps = self.taps if self.along_windows else min(self.taps, max(1, MOST_STAGED_BYTES // max(1, row)))
+        return 0 if self.straight else taps * row
 
     @property
     def finish_grid(self) -> Ints:

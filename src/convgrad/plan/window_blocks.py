@@ -73,7 +73,7 @@ def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
         for block in _blocks(plan)
         for rows, lanes in ways_in_place(plan)
     ]
-    total, best = roomy(candidates, lambda candidate: candidate[0], lambda candidate: candidate[1].work_bytes)
+    total, best = roomy(candidates, lambda candidate: candidate[0], lambda candidate: sum(candidate[1].work_bytes))
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return total, best
