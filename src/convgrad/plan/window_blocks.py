@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import ceil, prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.blocks import LEAST_CHANNELS
 from convgrad.plan.costs import LINE, TURN
-from convgrad.plan.room import roomy
+from convgrad.plan.room import MOST_BYTES, roomy
 from convgrad.plan.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Ints
@@ -53,9 +53,13 @@ class Side:
     slab_bytes: float  # of all of them
     cycles: float  # to pack all of them, in all blocks
 
-    def shares(self) -> Iterator[int]:
-        """Numbers of tasks that may divide the units: none is left without, nor with few channels to pack."""
-        for n in SHARES:
+    def shares(self, *, more: bool) -> Iterator[int]:
+        """Numbers of tasks that may divide the units: none is left without, nor with few channels to pack.
+
+        With `more` also as many as have room, if that takes more than usual.
+        """
+        needed = ceil(self.slab_bytes / (MOST_BYTES // 2)) if more else 1
+        for n in (*SHARES, -(-self.units // max(1, self.units // needed))) if needed > SHARES[-1] else SHARES:
             each = -(-self.units // n)
             if n == 1 or (n <= self.units and -(-self.units // each) == n and each * self.channels >= LEAST_CHANNELS):
                 yield n
@@ -68,12 +72,18 @@ def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 
 def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
     """Likewise, and all cycles."""
-    candidates = [
-        _shared(replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes), cycles)
+    ways = [
+        replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes)
         for block in _blocks(plan)
         for rows, lanes in ways_in_place(plan)
     ]
-    total, best = roomy(candidates, lambda candidate: candidate[0], lambda candidate: sum(candidate[1].work_bytes))
+    for more in (False, True):
+        candidates = [_shared(way, cycles, more=more) for way in ways]
+        total, best = min(candidates, key=lambda candidate: candidate[0])
+        if sum(best.work_bytes) <= MOST_BYTES:
+            break
+    else:
+        total, best = roomy(candidates, lambda candidate: candidate[0], lambda candidate: sum(candidate[1].work_bytes))
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return total, best
@@ -124,14 +134,14 @@ def _whole_lines(plan: WeightsPlan) -> int:
     return unit if narrow and beside and p.x_strides[2] % unit == p.y_strides[2] % unit == 0 else 1
 
 
-def _shared(plan: Plan, cycles: float) -> tuple[float, Plan]:
+def _shared(plan: Plan, cycles: float, *, more: bool) -> tuple[float, Plan]:
     """The cheapest chunks and shares for these blocks, and predicted cycles."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)
     fixed = cycles + _panel_cycles(plan) + in_place_cycles(plan)
     sum_vectors = plan.bundles * plan.lane_blocks * plan.taps * rows.units * plan.row_channels * plan.vectors
     most_chunks = _most_chunks(plan)
-    row_shares, lane_shares = tuple(rows.shares()), tuple(lanes.shares())
+    row_shares, lane_shares = tuple(rows.shares(more=more)), tuple(lanes.shares(more=more))
     best = float("inf"), 1, 1, 1
     for chunks in sorted({1 << n for n in range(most_chunks.bit_length())} | {most_chunks}):
         own = replace(plan, chunks=chunks)
