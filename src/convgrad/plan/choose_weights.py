@@ -21,7 +21,7 @@ from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.room import has_room, roomy_first
+from convgrad.plan.room import roomy_first
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.units import products_on
@@ -57,17 +57,11 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
                 yield plan
             elif plan.ON_UNITS:
                 cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
-                yield _with_fallback(plan, _finished(other, cost)) if plan.watch else plan
+                yield replace(plan, fallback=_finished(other, cost)) if plan.watch else plan
             else:
                 yield _finished(plan, cycles)
 
     return roomy_first(finished())
-
-
-def _with_fallback(plan: Any, fallback: WeightsPlan) -> Any:
-    """The plan with what computes it where pieces cannot: without chunks, if there is no room for their sums, too."""
-    plan = replace(plan, fallback=fallback)
-    return plan if has_room(plan) else replace(plan, fallback=replace(fallback, chunks=1))
 
 
 def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]:

@@ -81,7 +81,7 @@ def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
         for rows, lanes in shares:
             for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
                 candidates.append((_cost(candidate, found, PACKED_AGAIN), candidate, found))
-    _, chosen, found = roomy(candidates, lambda candidate: candidate[0], lambda candidate: sum(candidate[1].work_bytes))
+    _, chosen, found = roomy(candidates, lambda candidate: candidate[0], lambda candidate: max(candidate[1].work_bytes))
     return _cost(chosen, found), chosen
 
 

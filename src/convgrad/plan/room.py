@@ -1,4 +1,4 @@
-"""How much memory a thread may work in, and what is chosen where the cheapest plan would take more."""
+"""How much memory threads may work in, and what is chosen where the cheapest plan would take more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convgrad.problem.conv import Ints
 Candidate = TypeVar("Candidate")
 Room = tuple[int, int]  # bytes: of memory that all tasks share, and of what each has to itself
 
-MOST_BYTES = 4 * 1024 * 1024  # of a thread, besides packed weights
+MOST_BYTES = 4 * 1024 * 1024  # of each thread, and that all share, besides packed weights
 STAGED_BYTES = 20 * 1024  # of weights that are put in order at a time: they and what becomes of them stay in L1
 MOST_STAGED_BYTES = 1024 * 1024  # likewise, where a channel takes more, or they are f32 on the way to pieces
 
@@ -40,9 +40,9 @@ def roomy_first(plans: Iterable[Any], stay: tuple[type, ...] = ()) -> Iterator[A
 
 
 def has_room(plan: Any) -> bool:
-    """Whether a thread has memory for a plan and what may take over from it, both of which work in the same."""
+    """Whether there is memory for a plan and for what may take over from it, both of which work in the same."""
     fallback = getattr(plan, "fallback", None) or plan
-    return sum(map(max, plan.work_bytes, fallback.work_bytes)) <= MOST_BYTES
+    return max(*plan.work_bytes, *fallback.work_bytes) <= MOST_BYTES
 
 
 def planes_with_room(size: int) -> int:
