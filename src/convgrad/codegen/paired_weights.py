@@ -142,10 +142,8 @@ class PairedPanel:
             return
 
         def some(first: Index, _: object) -> None:
-            of, to = (
-                self.copy.src_at(b, source, b.mul(first, PAIR * step)),
-                b.at(target, b.mul(first, ROW_WORDS), "i32"),
-            )
+            of = self.copy.src_at(b, source, b.mul(first, PAIR * step))
+            to = b.at(target, b.mul(first, ROW_WORDS), "i32")
             self._run(b, of, to, b.minimum(b.sub(pairs, first), self.staged), lane)
 
         b.loop(0, pairs, some, step=self.staged, name="pairs")

@@ -132,7 +132,7 @@ def _whole_lines(plan: WeightsPlan) -> int:
 
 
 def _shared(plan: Plan, cycles: float, *, tight: bool = False) -> tuple[float, Plan]:
-    """The cheapest chunks and shares for these blocks, and predicted cycles; if memory is `tight`, that have room."""
+    """The cheapest chunks and shares for these blocks, and their predicted cycles; if memory is `tight`, with room."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)
     fixed = cycles + _panel_cycles(plan) + in_place_cycles(plan)
@@ -161,6 +161,8 @@ def _shared(plan: Plan, cycles: float, *, tight: bool = False) -> tuple[float, P
             cost += sum_vectors * (met * SUM_VECTOR * (1 + beyond) + written * (FAR_SUM if own_sums and beyond else 1))
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
+    if best[0] == float("inf"):  # there is no room at all
+        return _shared(plan, cycles)
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
 
 
