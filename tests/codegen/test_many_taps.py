@@ -7,7 +7,7 @@ import pytest
 from codegen.dense_problems import problem_of
 from codegen.random_problems import check
 from convgrad.codegen.lower import stages_of
-from convgrad.plan.room import MOST_STAGED_BYTES
+from convgrad.plan.general.room import MOST_STAGED_BYTES
 from convgrad.problem.conv import Unknown
 
 SQUARE = {"image": (3, 5), "windows": (2, 3), "stride": (2, 2)}
