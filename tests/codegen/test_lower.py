@@ -7,17 +7,17 @@ import pytest
 
 import convgrad.plan
 from convgrad.codegen.lower import LOWERINGS
-from convgrad.plan.data import DataPlan
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.weights import WeightsPlan
 
 BASES = (DataPlan, WeightsPlan, PlaneDataPlan, PlaneWeightsPlan)  # data and weights in turn
 ABSTRACT = {"FlatWeightsPlan"}  # what two kinds have in common
 KINDS = {
     value
-    for module in pkgutil.iter_modules(convgrad.plan.__path__)
-    for value in vars(import_module(f"convgrad.plan.{module.name}")).values()
+    for module in pkgutil.walk_packages(convgrad.plan.__path__, "convgrad.plan.")
+    for value in vars(import_module(module.name)).values()
     if isinstance(value, type) and issubclass(value, BASES)
 }
 
@@ -28,7 +28,7 @@ def test_each_kind_has_a_row():
 
 @pytest.mark.parametrize("name", sorted(set(LOWERINGS.values())))
 def test_each_row_names_the_stages_of_a_kernel(name):
-    module, stages = name.split(".")
+    module, _, stages = name.rpartition(".")
     assert callable(getattr(import_module(f"convgrad.codegen.{module}"), stages).emit)
 
 
