@@ -13,6 +13,7 @@ from convgrad.plan.blocks import even_share, packing_cost
 from convgrad.plan.choose_dot_pointwise import dot_pointwise_candidates
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
+from convgrad.plan.data_in_place import rows_of_l1
 from convgrad.plan.dot_pointwise import DotPointwisePlan
 from convgrad.plan.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.dots_in_place import in_place
@@ -84,7 +85,9 @@ def dot_data_candidates(
     cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
     yield cycles, plan
     if taps == 1:
-        shape = best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True)
+        shape = best_tile(
+            axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True, most=rows_of_l1(plan)
+        )
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
         yield from dot_pointwise_candidates(plan, cycles, machine)
