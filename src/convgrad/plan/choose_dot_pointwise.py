@@ -54,7 +54,8 @@ def dot_pointwise_candidates(
         arithmetic = p.groups * _cycles(best)
         best = min(with_blocks(best), key=lambda candidate: block_cost(candidate, arithmetic))
         own = arithmetic + block_cost(best, arithmetic) + _read_again(best)
-        if WORTH * own < cycles + packing_cost(base, cycles):
+        wastes = arithmetic >= cycles  # tiles, of short planes, so many outputs that packing is the lesser evil
+        if not wastes and WORTH * own < cycles + packing_cost(base, cycles):
             yield min(own, ALIKE * cycles), best
 
 
