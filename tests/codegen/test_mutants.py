@@ -29,15 +29,15 @@ from convgrad.codegen import (
     turned_data,
     weights,
 )
-from convgrad.codegen.copying import Copy
+from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.isa.base import Isa
+from convgrad.codegen.loops.sweep import Sweep
+from convgrad.codegen.loops.tap_sums import TapSums
+from convgrad.codegen.loops.window_sweep import WindowSweep
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Groups
-from convgrad.codegen.own_sums import OwnSums
-from convgrad.codegen.sums import ChannelSums
-from convgrad.codegen.sweep import Sweep
-from convgrad.codegen.tap_sums import TapSums
-from convgrad.codegen.window_sweep import WindowSweep
+from convgrad.codegen.outputs.own_sums import OwnSums
+from convgrad.codegen.outputs.sums import ChannelSums
 from convgrad.plan import axes, choose_weights, data_candidates
 
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}

@@ -12,9 +12,9 @@ from codegen.test_group_weights import AXES
 from codegen.test_turned_data import problem_of
 from convgrad.codegen import turned_dots
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.turned_dots import TurnedDotPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.problem.conv import Unknown
 from convgrad.runtime import jit
 
