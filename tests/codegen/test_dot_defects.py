@@ -15,8 +15,8 @@ from codegen.dot_cases import (
 )
 from codegen.matrix_checks import WIDE
 from codegen.random_problems import check_plan
-from convgrad.codegen import paired_copies
 from convgrad.codegen.by_dots.dot_runs import DotRunStages
+from convgrad.codegen.copies import paired_copies
 from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.paired_weights import PairedPanel
 from convgrad.codegen.copies.paired_windows import PairedRuns

@@ -10,7 +10,7 @@ from codegen.dot_cases import EMULATED, HERE, REAL, check_watched, needs_dots
 from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
 from codegen.random_problems import check_plan
 from codegen.test_flat_data import altered
-from convgrad.codegen import dot_pointwise
+from convgrad.codegen.by_dots import dot_pointwise
 from convgrad.codegen.by_dots.dot_pointwise import DotPointwiseSweep, SumsWatch
 from convgrad.plan.by_dots.choose_dot_pointwise import dot_pointwise_candidates
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
