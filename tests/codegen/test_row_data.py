@@ -98,3 +98,5 @@ def test_rows_exactly(unknown):
         assert any(plan.phases > 1 and plan.written_phases > 1 and not plan.writes_in_place for plan in kinds)
     else:
         assert any(plan.axes[-1].in_step > 1 and plan.writes_in_place for plan in kinds)
+        assert any(plan.deals and plan.writes_in_place for plan in kinds)
+        assert any(plan.deals and not plan.writes_in_place for plan in kinds)

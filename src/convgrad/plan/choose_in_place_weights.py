@@ -27,11 +27,17 @@ Rows = TypeVar("Rows", bound=RowWeightsPlan)
 
 MOVED, STILL = 1.7, 1.0  # cycles for a vector of the side that moves, across lines, and of the other
 READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from, and for one of y of rows of any length
+PICK = 2.5  # cycles of the ports that multiply, for what a tap of a row meets, where phases are picked once
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
 IN_PLACE = 0.8  # of the cycles predicted of steps: copies, which others make, take longer than is predicted of them
 BY_DOTS = 0.7  # of those of dot products: what others of these are predicted to take is less than it is
 TAIL, ROW_TAIL = 80.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
+PICKED_TAIL = 60.0  # cycles of a tile besides, where phases are picked once
+FAR, FAR_BYTES = (
+    0.1,
+    8 * 1024 * 1024,
+)  # cycles, not hidden, for a number of tensors that caches do not hold by themselves
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
 LOOKED = 2.2  # cycles to look at a vector
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
@@ -181,8 +187,9 @@ def _best_of_rows(base: Rows, machine: Machine) -> Iterator[tuple[float, Rows]]:
 def _row_step_cycles(plan: RowWeightsPlan) -> float:
     """Of a vector of windows."""
     rows, stride = plan.tile_taps * plan.row_channels, plan.axes[-1].stride
-    products = rows * (plan.vectors + stride - 1) / FMA_PER_CYCLE
-    read = READ * rows * stride
+    picked = PICK * rows if plan.picks_once else rows * (stride - 1)
+    products = (rows * plan.vectors + picked) / FMA_PER_CYCLE
+    read = READ * (plan.row_channels if plan.picks_once else rows) * stride
     if isinstance(plan, RowDotsPlan):
         read = CROSSING * plan.row_channels * plan.runs_of_row * stride
     loads = read + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
@@ -203,7 +210,9 @@ def _row_cycles(plan: RowWeightsPlan) -> float:
     far = FETCH if read <= SLAB_BYTES else 4 * FETCH  # beyond a task's share of L2
     step += far * (rows * plan.axes[-1].stride + plan.vectors) if read > 2 * NEAR_BYTES else 0.0
     steps = p.batch * prod(axis.windows for axis in plan.axes[1:-1]) * plan.vectors_of_row
-    cycles = tiles * (steps * step + blocks * ROW_TAIL)
+    cycles = tiles * (steps * step + blocks * (PICKED_TAIL if plan.picks_once else ROW_TAIL))
+    if plan.picks_once and p.bytes_of("x") + p.bytes_of("y") > FAR_BYTES:
+        cycles += FAR * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     tasks = plan.chunks * p.groups
     cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
     sums = tiles * rows * plan.vectors

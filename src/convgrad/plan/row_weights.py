@@ -27,6 +27,11 @@ class RowWeightsPlan(InPlaceWeightsPlan):
         return -(-self.pitch // self.window_lanes)
 
     @property
+    def picks_once(self) -> bool:
+        """Whether what windows meet of x is picked once for all taps of a row: where rows are strided."""
+        return self.together == 1 < self.axes[-1].stride
+
+    @property
     def x_extent(self) -> Ints:
         """Elements of x per axis that belong to a block."""
         ones = self.block[: len(self.outer)]
