@@ -48,7 +48,7 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     given = p.strides[p.given]
     solved, channels = (p.y_channels, p.x_channels) if solves_y else (p.x_channels, p.y_channels)
     masked = base.lanes * SIZES[base.compute] == LINE  # as instruction sets with masks are
-    dealt = solves_y and p.stride[-1] == 2 and channels <= FEWEST  # which costs few instructions
+    dealt = solves_y and p.stride[-1] == 2 and p.dtype == "f32" and channels <= FEWEST  # by few instructions
     most = MOST_OF_FEW if dealt else MOST_OUTPUTS
     if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= most or not channels:
         return
@@ -157,7 +157,7 @@ def _cycles(plan: RowDataPlan) -> float:
     if p.groups == 1:
         cycles *= DEALT if plan.deals and plan.in_channels <= FEWEST else 1.0
     else:
-        cycles *= APART if plan.phases == 1 else APART_PHASES
+        cycles *= APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
     read, written = (prod(p.shapes[name]) for name in (p.given, p.solved))
     solved = p.strides[p.solved]
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row

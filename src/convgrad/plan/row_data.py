@@ -13,7 +13,7 @@ from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
-ASKED_BYTES = 2 * 1024 * 1024  # of a result in phases, from which its lines are asked for before they are written
+ASKED_BYTES = 6 * 1024 * 1024  # of a result in phases, from which its lines are asked for before they are written
 ROWS_AHEAD = 2  # of a phase
 
 
@@ -68,7 +68,7 @@ class RowDataPlan(FoldedPlan):
     @property
     def deals(self) -> bool:
         """Whether lanes are outputs in another order until they are stored, in which rows of stride 2 are picked."""
-        return self.axes[-1].in_step == 2 and self.compute == "f32" and self.i_blocks == 1
+        return self.axes[-1].in_step == 2 and self.problem.dtype == "f32" and self.i_blocks == 1
 
     @property
     def fetches_rows(self) -> bool:
@@ -80,7 +80,8 @@ class RowDataPlan(FoldedPlan):
     @property
     def ahead_of_results(self) -> int:
         """Numbers by which tiles ask for lines of the result before they write them; 0: caches have them."""
-        if self.unfolded.bytes_of("x") < ASKED_BYTES or not self.writes_in_place:
+        p = self.unfolded
+        if p.out_dtype != self.compute or p.bytes_of("x") < ASKED_BYTES or not self.writes_in_place:
             return 0
         steps, _ = self.result_strides
         return ROWS_AHEAD * (steps[-2][1] * self.tile[-2] if len(self.axes) > 2 else self.tile[-1] * self.phases)

@@ -28,8 +28,8 @@ class RowWeightsPlan(InPlaceWeightsPlan):
 
     @property
     def picks_once(self) -> bool:
-        """Whether what windows meet of x is picked once for all taps of a row: where rows are strided."""
-        return self.together == 1 < self.axes[-1].stride
+        """Whether each phase of a strided row of x is picked once for all taps that meet it; not of 16 bits."""
+        return self.problem.dtype == self.compute and self.axes[-1].stride > 1
 
     @property
     def x_extent(self) -> Ints:
