@@ -25,10 +25,10 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from codegen import emitted
 from codegen.random_problems import check, random_problem
+from convgrad.plan.by_matrix.matrix import MatrixDataPlan
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import Machine, machine_for
-from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.matrix_weights import MatrixWeightsPlan
 from convgrad.runtime import jit
 
 ON_TILES = MatrixDataPlan, MatrixWeightsPlan

@@ -8,29 +8,29 @@ from dataclasses import replace
 from defects import Mutant, all_of, nothing, wrap
 from random_cases import Case
 
-import convgrad.codegen.bias as bias
-import convgrad.codegen.copying as copying
-import convgrad.codegen.data as data
-import convgrad.codegen.finish as finish
-import convgrad.codegen.flat as flat
-import convgrad.codegen.guard as guard
-import convgrad.codegen.input_slab as input_slab
-import convgrad.codegen.inside as inside
-import convgrad.codegen.inside_data as inside_data
+import convgrad.codegen.by_matrix.matrix_data as matrix_data
+import convgrad.codegen.by_matrix.matrix_weights as matrix_weights
+import convgrad.codegen.copies.copying as copying
+import convgrad.codegen.copies.input_slab as input_slab
+import convgrad.codegen.copies.panels as panels
+import convgrad.codegen.copies.split_weights as split_weights
+import convgrad.codegen.general.data as data
+import convgrad.codegen.general.flat as flat
+import convgrad.codegen.general.weights as weights
 import convgrad.codegen.isa.base as isa
+import convgrad.codegen.loops.sweep as sweep
 import convgrad.codegen.lower as lower
-import convgrad.codegen.matrix_data as matrix_data
-import convgrad.codegen.matrix_weights as matrix_weights
 import convgrad.codegen.microkernels.matrix as tiles
-import convgrad.codegen.panels as panels
-import convgrad.codegen.split_weights as split_weights
+import convgrad.codegen.outputs.bias as bias
+import convgrad.codegen.outputs.finish as finish
 import convgrad.codegen.stages as stages
-import convgrad.codegen.sweep as sweep
-import convgrad.codegen.weights as weights
+import convgrad.codegen.watch.guard as guard
+import convgrad.codegen.watch.inside as inside
+import convgrad.codegen.watch.inside_data as inside_data
 import convgrad.plan.axes as axes
 import convgrad.runtime.driver as driver
 from convgrad.codegen.ir_module import Value, constant
-from convgrad.codegen.tap_sums import TapSums
+from convgrad.codegen.loops.tap_sums import TapSums
 
 
 def _dropped_tail(plain, self, b, src, dst, dim):

@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function
-from convgrad.codegen.copying import Copy, Dim
+from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.isa import ISAS
 from convgrad.dtypes import COMPUTE, numpy_dtype
 

@@ -10,9 +10,9 @@ from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import load_here
 from codegen.matrix_checks import WIDE, asked, run
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.choose import variants
-from convgrad.plan.data_in_place import writes_in_place
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.machine import machine_for, why_not
 
 EMULATED, REAL = "avx512_bf16_emulated", "avx512_bf16"

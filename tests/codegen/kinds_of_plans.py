@@ -3,15 +3,15 @@
 from math import prod
 
 from codegen.dense_problems import SAME, W, X, Y, problem_of
-from convgrad.plan.data import DataPlan
-from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
-from convgrad.plan.flat_data import FlatDataPlan
-from convgrad.plan.folded import FoldedPlan
-from convgrad.plan.patch_data import PatchDataPlan
-from convgrad.plan.row_data import RowDataPlan
-from convgrad.plan.row_weights import RowWeightsPlan
-from convgrad.plan.run_weights import RunWeightsPlan
-from convgrad.plan.turned_data import TurnedDataPlan
+from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
+from convgrad.plan.few_channels.folded import FoldedPlan
+from convgrad.plan.few_channels.patch_data import PatchDataPlan
+from convgrad.plan.few_channels.run_weights import RunWeightsPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.groups.turned_data import TurnedDataPlan
+from convgrad.plan.in_place.flat_data import FlatDataPlan
+from convgrad.plan.in_place.row_data import RowDataPlan
+from convgrad.plan.in_place.row_weights import RowWeightsPlan
 
 
 def kinds(plan):

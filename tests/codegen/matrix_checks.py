@@ -12,10 +12,10 @@ from codegen.emitted import run_here
 from codegen.random_problems import altered, check_plan, solve
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan.by_matrix.matrix import MatrixDataPlan
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 ISA = "amx_emulated"
 needs_tiles = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")

@@ -10,20 +10,20 @@ from codegen.buffers import StridedArray
 from codegen.emitted import run_here
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.in_place_weights import InPlaceWeightsPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.few_channels.patch_data import PatchDataPlan
+from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
+from convgrad.plan.few_channels.run_sums import RunSumsPlan
+from convgrad.plan.few_channels.run_weights import RunWeightsPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.sides_in_place import ways_in_place
+from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.patch_data import PatchDataPlan
-from convgrad.plan.phase_lanes import PhaseLanesPlan
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.run_sums import RunSumsPlan
-from convgrad.plan.run_weights import RunWeightsPlan
-from convgrad.plan.sides_in_place import ways_in_place
-from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 CHANNELS = (1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)

@@ -11,17 +11,18 @@ import pytest
 from codegen.dense_problems import W, Y, problem_of
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import altered, check, check_plan, in_turn, random_problem
-from convgrad.codegen import ahead
-from convgrad.codegen.ahead import AT_ONCE, LINE, Ahead, lines_of
-from convgrad.codegen.data_ahead import raw_lines
+from convgrad.codegen.loops import ahead
+from convgrad.codegen.loops.ahead import AT_ONCE, LINE, Ahead, lines_of
+from convgrad.codegen.loops.data_ahead import raw_lines
+from convgrad.codegen.loops.tap_sums import walks_along_channels
 from convgrad.codegen.lower import lower
-from convgrad.codegen.tap_sums import walks_along_channels
-from convgrad.plan import data, run_weights, weights
+from convgrad.plan.by_dots.dots import DotWeightsPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.dots import DotWeightsPlan
+from convgrad.plan.few_channels import run_weights
+from convgrad.plan.general import data, weights
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.weights import WeightsPlan
 
 INTO_L2 = re.compile(r"llvm.prefetch.p0\(ptr %\w+, i32 0, i32 2")
 BOXES = {

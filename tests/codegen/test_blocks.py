@@ -8,8 +8,8 @@ from codegen.dense_problems import problem_of
 from codegen.emitted import each_isa
 from codegen.random_problems import check_plan
 from convgrad.plan.choose import variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.data_in_place import writes_in_place
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
 

@@ -8,7 +8,7 @@ from codegen.buffers import Buffer
 from codegen.copies import AROUND_LANES, PAIRS, assert_copied, bounded, box_copy, boxes, copy_of, run_copy
 from codegen.emitted import HOST_ISAS, compile_function, each_isa
 from codegen.random_problems import in_turn, strides_in
-from convgrad.codegen.copying import Dim
+from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.dtypes import COMPUTE, numpy_dtype

@@ -7,7 +7,7 @@ import pytest
 
 from codegen.random_problems import check_plan, strides_in
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import ConvProblem, Unknown
 

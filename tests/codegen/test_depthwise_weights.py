@@ -10,7 +10,7 @@ from codegen.dense_problems import on_axes
 from codegen.random_problems import check_plan, in_turn, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
+from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build

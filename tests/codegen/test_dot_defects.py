@@ -15,16 +15,16 @@ from codegen.dot_cases import (
 )
 from codegen.matrix_checks import WIDE
 from codegen.random_problems import check_plan
-from convgrad.codegen import paired_copies
-from convgrad.codegen.dot_runs import DotRunStages
+from convgrad.codegen.by_dots.dot_runs import DotRunStages
+from convgrad.codegen.copies import paired_copies
+from convgrad.codegen.copies.paired_copies import PairedCopy
+from convgrad.codegen.copies.paired_weights import PairedPanel
+from convgrad.codegen.copies.paired_windows import PairedRuns
 from convgrad.codegen.microkernels.dots import WRITTEN_OUT, DotTile
-from convgrad.codegen.paired_copies import PairedCopy
-from convgrad.codegen.paired_weights import PairedPanel
-from convgrad.codegen.paired_windows import PairedRuns
+from convgrad.plan.by_dots.dots import DotWeightsPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import variants
-from convgrad.plan.dots import DotWeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.runs import DotRunPlan
 
 pytestmark = needs_dots
 

@@ -10,8 +10,8 @@ from codegen.emitted import load_here
 from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan, strides_in
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
 

@@ -10,12 +10,12 @@ from codegen.dot_cases import EMULATED, HERE, REAL, check_watched, needs_dots
 from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
 from codegen.random_problems import check_plan
 from codegen.test_flat_data import altered
-from convgrad.codegen import dot_pointwise
-from convgrad.codegen.dot_pointwise import DotPointwiseSweep, SumsWatch
+from convgrad.codegen.by_dots import dot_pointwise
+from convgrad.codegen.by_dots.dot_pointwise import DotPointwiseSweep, SumsWatch
+from convgrad.plan.by_dots.choose_dot_pointwise import dot_pointwise_candidates
+from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
+from convgrad.plan.by_dots.dots import DotDataPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.choose_dot_pointwise import dot_pointwise_candidates
-from convgrad.plan.dot_pointwise import DotPointwisePlan
-from convgrad.plan.dots import DotDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
 from convgrad.problem.simplify import simplify

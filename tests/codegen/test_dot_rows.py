@@ -9,8 +9,8 @@ from codegen.dot_cases import EMULATED, HERE, REAL, check_watched, needs_dots
 from codegen.matrix_checks import BF16_KINDS, check_kind, check_one_number, run
 from codegen.random_problems import altered, check_plan
 from codegen.test_plane_rows import AXES, problem_of, random_arrays, result_of
+from convgrad.plan.by_dots.dot_rows import DotRowsPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dot_rows import DotRowsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
 

@@ -9,9 +9,9 @@ from codegen.dot_cases import EMULATED, HERE, REAL, check_watched, needs_dots
 from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan
 from codegen.test_dot_rows import bf16, both, plan_of
+from convgrad.plan.by_dots.dot_rows import DotRowsTogetherPlan
 from convgrad.plan.choose import choose
-from convgrad.plan.choose_plane_rows import shared
-from convgrad.plan.dot_rows import DotRowsTogetherPlan
+from convgrad.plan.depthwise.choose_plane_rows import shared
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown

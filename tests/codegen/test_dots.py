@@ -26,11 +26,11 @@ from codegen.dot_cases import (
 from codegen.matrix_checks import check_own_weights
 from codegen.random_problems import check, check_plan, in_turn, random_problem
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan, depth_of, taps_together
+from convgrad.plan.by_dots.far_pairs import FarPairsPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan, depth_of, taps_together
-from convgrad.plan.far_pairs import FarPairsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.runs import DotRunPlan
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.runtime import jit
 

@@ -9,8 +9,8 @@ from codegen.dense_problems import X, Y, problem_of
 from codegen.dot_cases import EMULATED, HERE, check_watched, each, in_bf16, needs_dots
 from codegen.matrix_checks import BF16_KINDS, check_kind
 from codegen.random_problems import check_plan
+from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dots_in_place import DotsInPlacePlan
 from convgrad.plan.machine import machine_for
 
 pytestmark = needs_dots

@@ -9,9 +9,9 @@ from codegen.dense_problems import problem_of
 from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, strides_in
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.choose_flat_data import flat_data_candidates
-from convgrad.plan.data import DataPlan
-from convgrad.plan.flat_data import FlatDataPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.in_place.choose_flat_data import flat_data_candidates
+from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import ConvProblem, Unknown
 

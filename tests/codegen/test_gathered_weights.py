@@ -8,13 +8,13 @@ import pytest
 from codegen.dense_problems import W, problem_of
 from codegen.matrix_checks import ISA, KEPT, WIDE, alterations_of, check_blocks, check_pieces, data, run
 from codegen.random_problems import altered, check_plan, random_problem
-from convgrad.codegen.gathered_weights import row_vectors
+from convgrad.codegen.by_matrix.gathered_weights import row_vectors
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.matrix import UNITS, EmulatedTileUnit
+from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.matrix_weights import MatrixWeightsPlan
 
 pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
 MACHINE = machine_for(ISA)

@@ -10,7 +10,7 @@ from codegen.dense_problems import on_axes
 from codegen.random_problems import check_plan, in_turn
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.group_weights import GroupWeightsPlan
+from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.problem.conv import Unknown
 

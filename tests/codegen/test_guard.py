@@ -9,8 +9,8 @@ from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, each_isa, outer_isas
 from codegen.guard_cases import Case
 from codegen.random_problems import random_problem
-from convgrad.codegen import guard as emitting
 from convgrad.codegen.lower import lower
+from convgrad.codegen.watch import guard as emitting
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.guard import guard_of
 from convgrad.plan.machine import machine_for

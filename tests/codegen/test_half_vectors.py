@@ -11,14 +11,14 @@ from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, run_here
 from codegen.random_problems import check_plan
 from convgrad.codegen import isa as instruction_sets
-from convgrad.codegen.half_vectors import dot_halves, lane_columns, row_columns, weights_halves
+from convgrad.codegen.loops.half_vectors import dot_halves, lane_columns, row_columns, weights_halves
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.choose import variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.weights import WeightsPlan
 
 pytestmark = pytest.mark.skipif("avx512" not in HOST_ISAS, reason="the processor has no AVX-512")
 BF16 = {"dtype": "bf16", "out_dtype": "bf16"}

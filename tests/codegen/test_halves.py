@@ -6,14 +6,14 @@ import pytest
 
 from codegen.buffers import StridedArray
 from codegen.emitted import compile_function
-from convgrad.codegen.copying import Copy, Dim
-from convgrad.codegen.halves import HalvesCopy
+from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.halves import HalvesCopy
+from convgrad.codegen.copies.split_weights import SplitPanel
+from convgrad.codegen.copies.splitting import Pieces, room_for_squares
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.split_weights import SplitPanel
-from convgrad.codegen.splitting import Pieces, room_for_squares
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan.by_matrix.matrix import COLUMNS, halves_of
 from convgrad.plan.machine import why_not
-from convgrad.plan.matrix import COLUMNS, halves_of
 from convgrad.plan.strides import row_major
 
 ISA = "amx_emulated"

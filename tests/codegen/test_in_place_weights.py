@@ -9,10 +9,10 @@ from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_flat_data import ISA, alike_problem, apart, needs_masks, resnext
 from convgrad.plan.choose import choose
-from convgrad.plan.choose_in_place_weights import in_place_candidates
-from convgrad.plan.in_place_weights import InPlaceWeightsPlan
+from convgrad.plan.in_place.choose_in_place_weights import in_place_candidates
+from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
+from convgrad.plan.in_place.row_weights import RowWeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.row_weights import RowWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 

@@ -8,8 +8,8 @@ import pytest
 from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import check_plan, random_problem, rebuilding
-from convgrad.codegen import inside_data, inside_weights
 from convgrad.codegen.isa import ISAS
+from convgrad.codegen.watch import inside_data, inside_weights
 from convgrad.dtypes import COMPUTE
 from convgrad.plan.inside import RESULTS, SUMMED, inside_plan
 from convgrad.plan.machine import machine_for

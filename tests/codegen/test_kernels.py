@@ -12,10 +12,10 @@ from codegen.kinds_of_plans import KINDS, kinds
 from codegen.random_problems import check, check_plan, in_turn, random_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.flat_data import FlatDataPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.in_place.flat_data import FlatDataPlan
+from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.row_data import RowDataPlan
 
 ROUNDS, EACH = 8, 20  # of random problems
 

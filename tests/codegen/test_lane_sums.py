@@ -10,7 +10,7 @@ from codegen.random_problems import check_plan, in_turn, strides_in
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.lane_sums import LaneSumsPlan
+from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import adds_lanes
 from convgrad.problem.conv import Unknown

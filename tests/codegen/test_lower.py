@@ -7,10 +7,10 @@ import pytest
 
 import convgrad.plan
 from convgrad.codegen.lower import LOWERINGS
-from convgrad.plan.data import DataPlan
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.weights import WeightsPlan
 
 BASES = (DataPlan, WeightsPlan, PlaneDataPlan, PlaneWeightsPlan)  # data and weights in turn
 ABSTRACT = {"FlatWeightsPlan"}  # what two kinds have in common

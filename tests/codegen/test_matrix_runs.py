@@ -9,9 +9,9 @@ import pytest
 from codegen.dense_problems import X, Y, problem_of
 from codegen.matrix_checks import BF16_KINDS, ISA, alterations_of, check_blocks, check_kind, check_pieces, data, run
 from codegen.random_problems import altered, check_plan, random_problem
+from convgrad.plan.by_matrix.runs import MatrixRunPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.runs import MatrixRunPlan
 
 pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
 MACHINE = machine_for(ISA)

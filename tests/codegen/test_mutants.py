@@ -13,31 +13,22 @@ from codegen.emitted import HOST_ISAS
 from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import check
 from codegen.test_kernels import SUMMED
-from convgrad.codegen import (
-    bias,
-    data,
-    finish,
-    flat,
-    group_weights,
-    input_slab,
-    interleave,
-    lanes,
-    packing,
-    panels,
-    run_weights,
-    stages,
-    turned_data,
-    weights,
-)
-from convgrad.codegen.copying import Copy
+from convgrad.codegen import stages
+from convgrad.codegen.copies import input_slab, interleave, packing, panels
+from convgrad.codegen.copies.copying import Copy
+from convgrad.codegen.few_channels import run_weights
+from convgrad.codegen.general import data, flat, weights
+from convgrad.codegen.groups import group_weights, turned_data
 from convgrad.codegen.isa.base import Isa
+from convgrad.codegen.loops import lanes
+from convgrad.codegen.loops.sweep import Sweep
+from convgrad.codegen.loops.tap_sums import TapSums
+from convgrad.codegen.loops.window_sweep import WindowSweep
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Groups
-from convgrad.codegen.own_sums import OwnSums
-from convgrad.codegen.sums import ChannelSums
-from convgrad.codegen.sweep import Sweep
-from convgrad.codegen.tap_sums import TapSums
-from convgrad.codegen.window_sweep import WindowSweep
+from convgrad.codegen.outputs import bias, finish
+from convgrad.codegen.outputs.own_sums import OwnSums
+from convgrad.codegen.outputs.sums import ChannelSums
 from convgrad.plan import axes, choose_weights, data_candidates
 
 NAMED = EDGES | {name: problem for name, (problem, _) in KINDS.items()}

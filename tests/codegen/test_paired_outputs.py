@@ -10,12 +10,12 @@ from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
 from codegen.random_problems import altered, check_plan, random_problem
 from codegen.test_group_weights import AXES
 from codegen.test_turned_data import problem_of
+from convgrad.codegen.by_dots.paired_outputs import PairedOutputsStages
+from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.lower import lower
-from convgrad.codegen.paired_copies import PairedCopy
-from convgrad.codegen.paired_outputs import PairedOutputsStages
+from convgrad.plan.by_dots.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
 from convgrad.problem.conv import Unknown
 from convgrad.runtime import jit
 

@@ -14,13 +14,13 @@ from codegen.random_problems import altered, check_plan
 from codegen.test_plane_rows import AXES
 from codegen.test_plane_rows import problem_of as plane_problem
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan
+from convgrad.plan.by_dots.far_pairs import FarPairsPlan, folded, folds
+from convgrad.plan.by_dots.group_dots import GroupDotsPlan
+from convgrad.plan.by_dots.in_place_dots import InPlaceDotsPlan, RowDotsPlan
+from convgrad.plan.by_dots.plane_dots import PlaneDotsPlan
 from convgrad.plan.choose import variants
-from convgrad.plan.depthwise_dots import DepthwiseDotsPlan
-from convgrad.plan.far_pairs import FarPairsPlan, folded, folds
-from convgrad.plan.group_dots import GroupDotsPlan
-from convgrad.plan.in_place_dots import InPlaceDotsPlan, RowDotsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.plane_dots import PlaneDotsPlan
 from convgrad.plan.window_axes import window_axes
 
 pytestmark = needs_dots

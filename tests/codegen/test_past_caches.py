@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import convgrad
-import convgrad.plan.data
+import convgrad.plan.general.data
 from codegen.dense_problems import SAME, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, run_here
 from codegen.kinds_of_plans import KINDS
@@ -78,7 +78,7 @@ OUTPUTS = {  # by how lines are written
 
 @pytest.fixture
 def any_size_is_large(monkeypatch):
-    monkeypatch.setattr(convgrad.plan.data, "PAST_CACHES_BYTES", 1)
+    monkeypatch.setattr(convgrad.plan.general.data, "PAST_CACHES_BYTES", 1)
 
 
 @pytest.mark.usefixtures("any_size_is_large")
@@ -94,7 +94,7 @@ def test_small_outputs_stay_in_caches():
     for problem in OUTPUTS.values():
         assert "!nontemporal" not in ir_of(problem, "avx512")
     large = problem_of(Y, (1, 13000), (1, 13000), (1, 1), channels=(3, 64), layout="NXC")
-    assert SIZES["f32"] * prod(large.shapes["y"]) > convgrad.plan.data.PAST_CACHES_BYTES
+    assert SIZES["f32"] * prod(large.shapes["y"]) > convgrad.plan.general.data.PAST_CACHES_BYTES
     assert "!nontemporal" in ir_of(large, "avx512")
 
 

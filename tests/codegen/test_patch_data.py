@@ -8,8 +8,8 @@ import pytest
 from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.few_channels.patch_data import PatchDataPlan
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.patch_data import PatchDataPlan
 from convgrad.problem.conv import Unknown
 
 ISAS = [

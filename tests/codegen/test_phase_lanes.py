@@ -10,8 +10,8 @@ from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, in_turn
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.plan.phase_lanes import PhaseLanesPlan
 from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from codegen.buffers import StridedArray
 from codegen.copies import AROUND_LANES, PAIRS, assert_copied, bounded, box_copy, copy_of, run_copy, whole_numbers
 from codegen.emitted import each_isa
-from convgrad.codegen.copying import Dim
+from convgrad.codegen.copies.copying import Dim
 from convgrad.dtypes import numpy_dtype
 
 

@@ -9,9 +9,9 @@ from codegen.dense_problems import problem_of
 from codegen.random_problems import _axis, check, strides_for, strides_in
 from convgrad.dtypes import COMPUTE
 from convgrad.plan.choose import variants
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 
 ISAS = "avx512", "avx2", "portable"

@@ -9,10 +9,10 @@ from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan
 from codegen.test_flat_data import ISA, altered, needs_masks
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.choose_pointwise import pointwise_candidates
-from convgrad.plan.data import DataPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.in_place.choose_pointwise import pointwise_candidates
+from convgrad.plan.in_place.pointwise import PointwisePlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.pointwise import PointwisePlan
 from convgrad.problem.conv import Unknown
 from convgrad.problem.simplify import simplify
 

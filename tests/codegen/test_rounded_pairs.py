@@ -10,13 +10,13 @@ from codegen.dense_problems import W, X, Y, problem_of
 from codegen.dot_cases import EMULATED, HERE, PACKED, RUNS, each, needs_dots
 from codegen.matrix_checks import WIDE, run
 from codegen.random_problems import check_plan, random_problem, solve
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.by_dots.far_pairs import FarPairsPlan
+from convgrad.plan.by_dots.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
+from convgrad.plan.by_dots.turned_dots import TurnedDotPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dots import DotDataPlan, DotWeightsPlan
-from convgrad.plan.far_pairs import FarPairsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.paired_outputs import PairedFoldedPlan, PairedOutputsPlan
-from convgrad.plan.runs import DotRunPlan
-from convgrad.plan.turned_dots import TurnedDotPlan
 
 pytestmark = needs_dots
 KINDS = DotDataPlan, DotWeightsPlan, PairedOutputsPlan, PairedFoldedPlan, DotRunPlan, TurnedDotPlan, FarPairsPlan

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
-import convgrad.plan.weights
+import convgrad.plan.general.weights
 from codegen.buffers import StridedArray
 from codegen.dense_problems import SAME, W, problem_of
 from codegen.emitted import HOST_ISAS, each_isa, run_here
@@ -14,10 +14,10 @@ from codegen.random_problems import in_turn, solve
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan.by_dots.dots import DotWeightsPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.dots import DotWeightsPlan
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import LEVELS, machine_for
-from convgrad.plan.weights import WeightsPlan
 
 NXC = {"layout": "NXC", "batch": 3}
 PROBLEMS = {
@@ -73,7 +73,7 @@ def test_tiles_are_rounded_to_weights(name, dtype, isa):
 @each_dtype
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
 def test_rounded_tiles_go_past_the_caches_by_whole_vectors(problem, dtype, isa, monkeypatch):
-    monkeypatch.setattr(convgrad.plan.weights, "PAST_CACHES_BYTES", 1)
+    monkeypatch.setattr(convgrad.plan.general.weights, "PAST_CACHES_BYTES", 1)
     problem = replace(problem, dtype=dtype, out_dtype=dtype)
     for low in (False, True):
         plan = check_rounded(problem, isa, low)

@@ -9,8 +9,8 @@ from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_flat_data import alike_problem, apart
 from convgrad.plan.choose import variants
-from convgrad.plan.choose_row_data import row_data_candidates
-from convgrad.plan.data import DataPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.in_place.choose_row_data import row_data_candidates
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import Unknown
 

@@ -10,8 +10,8 @@ from codegen.guard_cases import Case
 from codegen.random_problems import altered, check_plan, in_turn
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.few_channels.run_weights import RunWeightsPlan, even_pieces
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.plan.run_weights import RunWeightsPlan, even_pieces
 
 needs_avx512 = pytest.mark.skipif("avx512" not in available_isas(), reason="this CPU has no avx512")
 AXES = {  # extents of x and y, taps, stride, dilation, low pad

@@ -15,9 +15,9 @@ from codegen.test_flat_data import ISA
 from codegen.test_sides_in_place import problem_of, shared_out
 from convgrad.codegen.microkernels.reduction import Reduction, Segment
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.general.sides_in_place import ways_in_place
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.sides_in_place import ways_in_place
-from convgrad.plan.weights import WeightsPlan
 
 SEGMENTS = ((0, 1, (1, 2), (0, 1)), (1, 1, (0,), (0,)), (1, 4, (0, 1, 2), (0, 1)), (4, 6, (0, 1, 2), (1,)))
 

@@ -9,12 +9,12 @@ import pytest
 from codegen import dense_problems
 from codegen.random_problems import check_plan
 from codegen.test_flat_data import ISA
-from convgrad.codegen import weights_ahead
+from convgrad.codegen.loops import weights_ahead
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.general.sides_in_place import ways_in_place
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.sides_in_place import ways_in_place
-from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import Unknown
 
 

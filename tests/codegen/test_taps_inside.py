@@ -10,7 +10,7 @@ from codegen.emitted import run_here
 from codegen.random_problems import check, check_plan, random_problem, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.flat_data import FlatDataPlan
+from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.plan.order import taps_inside
 from convgrad.problem.conv import ConvProblem, Unknown

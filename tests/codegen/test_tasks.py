@@ -15,7 +15,7 @@ from convgrad.codegen.lower import lower
 from convgrad.codegen.module import CALL_FIELDS
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
-from convgrad.plan.data import DataPlan
+from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import machine_for
 
 PROBLEMS = [problem for problem, _ in KINDS.values()]

@@ -10,8 +10,8 @@ from codegen.random_problems import altered, check_plan, in_turn
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import variants
+from convgrad.plan.groups.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.problem.conv import Unknown
 from convgrad.runtime.kernel import build
 

@@ -10,11 +10,11 @@ from codegen.matrix_checks import BF16_KINDS, check_kind, data, run
 from codegen.random_problems import altered, check_plan, in_turn
 from codegen.test_group_weights import AXES
 from codegen.test_turned_data import problem_of
-from convgrad.codegen import turned_dots
+from convgrad.codegen.by_dots import turned_dots
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.turned_dots import TurnedDotPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for, why_not
-from convgrad.plan.turned_dots import TurnedDotPlan
 from convgrad.problem.conv import Unknown
 from convgrad.runtime import jit
 

@@ -11,8 +11,8 @@ from codegen.buffers import StridedArray
 from codegen.copies import AROUND_LANES, assert_copied, bounded
 from codegen.emitted import compile_function, each_isa
 from codegen.random_problems import strides_in
+from convgrad.codegen.copies.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.dtypes import numpy_dtype
 
 

@@ -9,15 +9,15 @@ import pytest
 from codegen.dense_problems import problem_of as exact_problem
 from codegen.random_problems import random_problem, strides_in
 from convgrad.codegen.lower import lower
-from convgrad.plan.block_costs import EVEN_TASKS
-from convgrad.plan.blocks import MOST_PACKINGS
+from convgrad.plan.by_dots.dots import DotWeightsPlan
+from convgrad.plan.by_dots.far_pairs import FarPairsPlan
+from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.data import DataPlan
-from convgrad.plan.dots import DotWeightsPlan
-from convgrad.plan.far_pairs import FarPairsPlan
+from convgrad.plan.general.block_costs import EVEN_TASKS
+from convgrad.plan.general.blocks import MOST_PACKINGS
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
-from convgrad.plan.matrix import MatrixDataPlan
-from convgrad.plan.weights import WeightsPlan
 from convgrad.problem.conv import ConvProblem, Unknown
 from plan.layers import TABLE, each_level, problem_of
 

@@ -12,10 +12,10 @@ from codegen.dense_problems import problem_of as exact_problem
 from codegen.random_problems import random_problem
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.data import DataPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import LEVELS, machine_for
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.problem.conv import Unknown
 from convgrad.runtime import set_num_threads
 from convgrad.runtime.threads import team

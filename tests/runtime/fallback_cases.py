@@ -8,9 +8,9 @@ from codegen.dense_problems import W, X, Y, problem_of
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
-from convgrad.plan.data import DataPlan
+from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
+from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import available_isas, machine_for, why_not
-from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.runtime.kernel import build, kernel_of_variant
 
 KINDS = [("amx_emulated", "f32"), ("amx_emulated", "bf16"), ("avx512_bf16_emulated", "bf16"), ("avx512_bf16", "bf16")]

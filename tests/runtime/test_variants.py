@@ -7,11 +7,11 @@ import pytest
 
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
-from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.few_channels.folded import FoldedPlan
+from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.machine import current_machine
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.canonicalize import ROLES
 from convgrad.runtime import kernel, set_num_threads
 from runtime.variant_cases import GEOMETRIES, OPS, case

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from convgrad.cli import plane_facts
 from convgrad.cli.roofs import size
 from convgrad.dtypes import SIZES
-from convgrad.plan.data import DataPlan
-from convgrad.plan.folded import FoldedPlan
-from convgrad.plan.lane_sums import LaneSumsPlan
-from convgrad.plan.paired_outputs import PairedWords
-from convgrad.plan.phase_lanes import PhaseLanesPlan
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
-from convgrad.plan.run_weights import RunWeightsPlan
-from convgrad.plan.weights import WeightsPlan
+from convgrad.plan.by_dots.paired_outputs import PairedWords
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.few_channels.folded import FoldedPlan
+from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
+from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
+from convgrad.plan.few_channels.run_weights import RunWeightsPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.weights import WeightsPlan
 
 if TYPE_CHECKING:
     from convgrad.plan.choose import Plan

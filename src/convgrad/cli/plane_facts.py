@@ -8,9 +8,9 @@ from typing import Any
 
 from convgrad.cli.roofs import size
 from convgrad.dtypes import SIZES
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
-from convgrad.plan.plane_weights import PlaneWeightsPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 
 PlanePlan = PlaneDataPlan | PlaneWeightsPlan
 

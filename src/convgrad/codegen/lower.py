@@ -5,64 +5,64 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from convgrad.codegen.guard import guarded, lower_inside, shared_with_guard
 from convgrad.codegen.ir_module import Module
 from convgrad.codegen.module import Fallback, KernelModule
 from convgrad.codegen.stages import Stages
+from convgrad.codegen.watch.guard import guarded, lower_inside, shared_with_guard
 from convgrad.plan.inside import InsidePlan
 
 if TYPE_CHECKING:
-    from convgrad.codegen.verdict import Verdict
+    from convgrad.codegen.watch.verdict import Verdict
     from convgrad.plan.choose import Plan
 
 # Of a kind of plan, what it is lowered to, and the module of this folder that has it. That is imported when such a plan
 # is met, so a process that compiles a few kernels imports a third of the compiler.
 LOWERINGS = {
-    "DotsInPlacePlan": "dots_in_place.DotsInPlaceStages",
-    "DotRunPlan": "dot_runs.DotRunStages",
-    "TurnedDotPlan": "turned_dots.TurnedDotStages",
-    "DotDataPlan": "dot_data.DotStages",
-    "PairedOutputsPlan": "paired_outputs.PairedOutputsStages",
-    "PairedFoldedPlan": "paired_outputs.PairedFoldedStages",
-    "DotWeightsPlan": "dot_weights.DotSums",
-    "MatrixRunPlan": "matrix_runs.MatrixRunStages",
-    "MatrixDataPlan": "matrix_data.MatrixStages",
-    "GatheredWeightsPlan": "gathered_weights.GatheredSums",
-    "MatrixWeightsPlan": "matrix_weights.MatrixSums",
-    "DotPointwisePlan": "dot_pointwise.DotPointwiseStages",
-    "PointwisePlan": "flat_data.FlatStages",
-    "FlatDataPlan": "flat_data.FlatStages",
-    "DotDepthwisePlan": "dot_depthwise.DotDepthwiseStages",
-    "DepthwiseDataPlan": "depthwise_data.DepthwiseStages",
-    "PhaseLanesPlan": "phase_lanes.PhaseLanesStages",
-    "RunSumsPlan": "run_sums.RunSumsStages",
-    "LaneSumsPlan": "lane_sums.LaneSumsStages",
-    "DotRowProductsPlan": "dot_row_products.DotRowProductsStages",
-    "RowProductsPlan": "row_products.RowProductsStages",
-    "TurnedDataPlan": "turned_data.TurnedStages",
-    "RowDataPlan": "row_data.RowStages",
-    "PatchDataPlan": "patch_data.PatchStages",
-    "FoldedPlan": "folded.FoldedStages",
-    "DepthwiseDotsPlan": "depthwise_dots.DepthwiseDotSums",
-    "DepthwiseWeightsPlan": "depthwise_weights.DepthwiseSums",
-    "GroupDotsPlan": "group_dots.GroupDotSums",
-    "GroupWeightsPlan": "group_weights.GroupSums",
-    "RunWeightsPlan": "run_weights.RunWeightsSums",
-    "RowDotsPlan": "row_dots.RowDotSums",
-    "RowWeightsPlan": "row_weights.RowSums",
-    "InPlaceDotsPlan": "in_place_dots.InPlaceDotSums",
-    "InPlaceWeightsPlan": "in_place_weights.InPlaceSums",
-    "WindowLanesPlan": "window_lanes.WindowLanesSums",
-    "DotRowsTogetherPlan": "dot_rows_together.OutputsTogether",
-    "DotRowsPlan": "dot_rows.DotRowOutputs",
-    "PlaneRowsPlan": "plane_rows.PlaneRowOutputs",
-    "PlaneDotsPlan": "plane_dots.PlaneDotSums",
-    "PlaneRowWeightsPlan": "plane_row_weights.PlaneRowSums",
-    "PlaneDataPlan": "plane_data.PlaneOutputs",
-    "PlaneWeightsPlan": "plane_weights.PlaneSums",
-    "DataPlan": "data.DataStages",
-    "FarPairsPlan": "far_pairs.FarPairSums",
-    "WeightsPlan": "weights.SumsStage",
+    "DotsInPlacePlan": "by_dots.dots_in_place.DotsInPlaceStages",
+    "DotRunPlan": "by_dots.dot_runs.DotRunStages",
+    "TurnedDotPlan": "by_dots.turned_dots.TurnedDotStages",
+    "DotDataPlan": "by_dots.dot_data.DotStages",
+    "PairedOutputsPlan": "by_dots.paired_outputs.PairedOutputsStages",
+    "PairedFoldedPlan": "by_dots.paired_outputs.PairedFoldedStages",
+    "DotWeightsPlan": "by_dots.dot_weights.DotSums",
+    "MatrixRunPlan": "by_matrix.matrix_runs.MatrixRunStages",
+    "MatrixDataPlan": "by_matrix.matrix_data.MatrixStages",
+    "GatheredWeightsPlan": "by_matrix.gathered_weights.GatheredSums",
+    "MatrixWeightsPlan": "by_matrix.matrix_weights.MatrixSums",
+    "DotPointwisePlan": "by_dots.dot_pointwise.DotPointwiseStages",
+    "PointwisePlan": "in_place.flat_data.FlatStages",
+    "FlatDataPlan": "in_place.flat_data.FlatStages",
+    "DotDepthwisePlan": "by_dots.dot_depthwise.DotDepthwiseStages",
+    "DepthwiseDataPlan": "depthwise.depthwise_data.DepthwiseStages",
+    "PhaseLanesPlan": "few_channels.phase_lanes.PhaseLanesStages",
+    "RunSumsPlan": "few_channels.run_sums.RunSumsStages",
+    "LaneSumsPlan": "few_channels.lane_sums.LaneSumsStages",
+    "DotRowProductsPlan": "by_dots.dot_row_products.DotRowProductsStages",
+    "RowProductsPlan": "in_place.row_products.RowProductsStages",
+    "TurnedDataPlan": "groups.turned_data.TurnedStages",
+    "RowDataPlan": "in_place.row_data.RowStages",
+    "PatchDataPlan": "few_channels.patch_data.PatchStages",
+    "FoldedPlan": "few_channels.folded.FoldedStages",
+    "DepthwiseDotsPlan": "by_dots.depthwise_dots.DepthwiseDotSums",
+    "DepthwiseWeightsPlan": "depthwise.depthwise_weights.DepthwiseSums",
+    "GroupDotsPlan": "by_dots.group_dots.GroupDotSums",
+    "GroupWeightsPlan": "groups.group_weights.GroupSums",
+    "RunWeightsPlan": "few_channels.run_weights.RunWeightsSums",
+    "RowDotsPlan": "by_dots.row_dots.RowDotSums",
+    "RowWeightsPlan": "in_place.row_weights.RowSums",
+    "InPlaceDotsPlan": "by_dots.in_place_dots.InPlaceDotSums",
+    "InPlaceWeightsPlan": "in_place.in_place_weights.InPlaceSums",
+    "WindowLanesPlan": "few_channels.window_lanes.WindowLanesSums",
+    "DotRowsTogetherPlan": "by_dots.dot_rows_together.OutputsTogether",
+    "DotRowsPlan": "by_dots.dot_rows.DotRowOutputs",
+    "PlaneRowsPlan": "depthwise.plane_rows.PlaneRowOutputs",
+    "PlaneDotsPlan": "by_dots.plane_dots.PlaneDotSums",
+    "PlaneRowWeightsPlan": "depthwise.plane_row_weights.PlaneRowSums",
+    "PlaneDataPlan": "depthwise.plane_data.PlaneOutputs",
+    "PlaneWeightsPlan": "depthwise.plane_weights.PlaneSums",
+    "DataPlan": "general.data.DataStages",
+    "FarPairsPlan": "by_dots.far_pairs.FarPairSums",
+    "WeightsPlan": "general.weights.SumsStage",
 }
 
 

@@ -11,7 +11,7 @@ from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.module import CALL_FIELDS, Stage
 
 if TYPE_CHECKING:
-    from convgrad.codegen.verdict import Verdict
+    from convgrad.codegen.watch.verdict import Verdict
 
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
 

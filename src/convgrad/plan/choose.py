@@ -13,10 +13,10 @@ from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
 
 if TYPE_CHECKING:
-    from convgrad.plan.data import DataPlan
-    from convgrad.plan.plane_data import PlaneDataPlan
-    from convgrad.plan.plane_weights import PlaneWeightsPlan
-    from convgrad.plan.weights import WeightsPlan
+    from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+    from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+    from convgrad.plan.general.data import DataPlan
+    from convgrad.plan.general.weights import WeightsPlan
 
     Plan = DataPlan | WeightsPlan | PlaneDataPlan | PlaneWeightsPlan
 

@@ -6,31 +6,36 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from convgrad.plan.blocks import best_blocks, best_outputs, even_share
-from convgrad.plan.choose_plane_data import plane_data_candidates
-from convgrad.plan.choose_plane_rows import plane_rows_candidates
-from convgrad.plan.data import DataPlan
+from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
+from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.data_candidates import DataCandidates, whole_blocks
-from convgrad.plan.data_in_place import (
+from convgrad.plan.depthwise.choose_plane_data import plane_data_candidates
+from convgrad.plan.depthwise.choose_plane_rows import plane_rows_candidates
+from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
+from convgrad.plan.few_channels.lane_sums import LaneSumsPlan, lane_sums_candidates
+from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
+from convgrad.plan.few_channels.run_sums import run_sums_candidates
+from convgrad.plan.general.blocks import best_blocks, best_outputs, even_share
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import (
     is_mostly_border,
     reads_in_place,
     widened,
     with_weights_in_place,
     writes_in_place,
 )
-from convgrad.plan.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.dot_depthwise import DotDepthwisePlan
-from convgrad.plan.dot_pointwise import DotPointwisePlan
-from convgrad.plan.flat_data import FlatDataPlan
-from convgrad.plan.lane_sums import LaneSumsPlan, lane_sums_candidates
+from convgrad.plan.in_place.flat_data import FlatDataPlan
+from convgrad.plan.in_place.row_data import RowDataPlan
+from convgrad.plan.in_place.row_products import (
+    DotRowProductsPlan,
+    RowProductsPlan,
+    against_rows,
+    row_products_candidates,
+)
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import Along
-from convgrad.plan.phase_lanes import PhaseLanesPlan
-from convgrad.plan.plane_data import PlaneDataPlan
-from convgrad.plan.plane_rows import PlaneRowsPlan
-from convgrad.plan.row_data import RowDataPlan
-from convgrad.plan.row_products import DotRowProductsPlan, RowProductsPlan, against_rows, row_products_candidates
-from convgrad.plan.run_sums import run_sums_candidates
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.problem.conv import ConvProblem
@@ -76,7 +81,7 @@ def data_variants(
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             yield replace(plan, fallback=_finished(other, spare, machine))
         elif plan.ON_UNITS:
-            from convgrad.plan.choose_matrix import finished_on_units
+            from convgrad.plan.by_matrix.choose_matrix import finished_on_units
 
             spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
             yield finished_on_units(plan, cycles, _finished(other, spare, machine))
@@ -88,11 +93,11 @@ def _on_units(problem: ConvProblem, machine: Machine, in_rows: list[PlaneRowsPla
     """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
     if products_on(problem, machine) is None:
         return []
-    from convgrad.plan.choose_matrix import data_candidates_on_units
+    from convgrad.plan.by_matrix.choose_matrix import data_candidates_on_units
 
     found: list[tuple[float, Any]] = list(data_candidates_on_units(problem, machine))
     if in_rows:
-        from convgrad.plan.choose_dot_rows import dot_rows_candidates
+        from convgrad.plan.by_dots.choose_dot_rows import dot_rows_candidates
 
         found += dot_rows_candidates(in_rows[0], machine)
     return found

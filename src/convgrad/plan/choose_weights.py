@@ -8,26 +8,26 @@ from math import prod
 from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.choose_depthwise_weights import depthwise_weights_candidates
-from convgrad.plan.choose_group_weights import group_weights_candidates
-from convgrad.plan.choose_in_place_weights import in_place_candidates
-from convgrad.plan.choose_plane_dots import plane_dots_candidates
-from convgrad.plan.choose_plane_rows import plane_row_weights_candidates
-from convgrad.plan.choose_plane_weights import plane_weights_candidates
-from convgrad.plan.choose_run_weights import run_weights_candidates
-from convgrad.plan.choose_window_lanes import window_lanes_candidates
+from convgrad.plan.by_dots.choose_plane_dots import plane_dots_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
-from convgrad.plan.depthwise_weights import DepthwiseWeightsPlan
-from convgrad.plan.group_weights import GroupWeightsPlan
+from convgrad.plan.depthwise.choose_depthwise_weights import depthwise_weights_candidates
+from convgrad.plan.depthwise.choose_plane_rows import plane_row_weights_candidates
+from convgrad.plan.depthwise.choose_plane_weights import plane_weights_candidates
+from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
+from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.few_channels.choose_run_weights import run_weights_candidates
+from convgrad.plan.few_channels.choose_window_lanes import window_lanes_candidates
+from convgrad.plan.few_channels.run_weights import RunWeightsPlan
+from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
+from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.general.window_blocks import best_window_blocks, rows_of_windows
+from convgrad.plan.groups.choose_group_weights import group_weights_candidates
+from convgrad.plan.groups.group_weights import GroupWeightsPlan
+from convgrad.plan.in_place.choose_in_place_weights import in_place_candidates
 from convgrad.plan.machine import Machine
-from convgrad.plan.plane_weights import PlaneWeightsPlan
 from convgrad.plan.row_tiles import best_row_tile
-from convgrad.plan.run_weights import RunWeightsPlan
 from convgrad.plan.units import products_on
-from convgrad.plan.weights import WeightsPlan
 from convgrad.plan.window_axes import window_axes
-from convgrad.plan.window_blocks import best_window_blocks, rows_of_windows
-from convgrad.plan.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
@@ -63,9 +63,9 @@ def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]
     """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
     if products_on(problem, machine) is None:
         return []
-    from convgrad.plan.choose_dots import dot_weights_candidates
-    from convgrad.plan.choose_far_pairs import far_pairs_candidates
-    from convgrad.plan.choose_matrix import matrix_weights_candidates
+    from convgrad.plan.by_dots.choose_dots import dot_weights_candidates
+    from convgrad.plan.by_dots.choose_far_pairs import far_pairs_candidates
+    from convgrad.plan.by_matrix.choose_matrix import matrix_weights_candidates
 
     by_dots = [*dot_weights_candidates(problem, machine), *far_pairs_candidates(problem, machine)]
     return [*matrix_weights_candidates(problem, machine), *by_dots]

@@ -9,21 +9,22 @@ from typing import Any, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
-from convgrad.plan.block_costs import PANEL_BYTES
-from convgrad.plan.blocks import even_share, packing_cost
-from convgrad.plan.choose_depthwise_data import depthwise_data_candidates
-from convgrad.plan.choose_flat_data import flat_data_candidates
-from convgrad.plan.choose_folded import folded_candidates
-from convgrad.plan.choose_pointwise import pointwise_candidates
-from convgrad.plan.choose_row_data import row_data_candidates
 from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
-from convgrad.plan.data import DataPlan
-from convgrad.plan.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
+from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
+from convgrad.plan.few_channels.choose_folded import folded_candidates
+from convgrad.plan.few_channels.patch_data import patch_data_candidates
+from convgrad.plan.few_channels.phase_lanes import phase_lanes_candidates
+from convgrad.plan.general.block_costs import PANEL_BYTES
+from convgrad.plan.general.blocks import even_share, packing_cost
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
+from convgrad.plan.groups.turned_data import TurnedDataPlan, can_turn, worth_turning
+from convgrad.plan.in_place.choose_flat_data import flat_data_candidates
+from convgrad.plan.in_place.choose_pointwise import pointwise_candidates
+from convgrad.plan.in_place.choose_row_data import row_data_candidates
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
-from convgrad.plan.patch_data import patch_data_candidates
-from convgrad.plan.phase_lanes import phase_lanes_candidates
 from convgrad.plan.tiles import (
     TileShape,
     best_sharing_tile,
@@ -32,7 +33,6 @@ from convgrad.plan.tiles import (
     best_turned_tile,
 )
 from convgrad.plan.tiles_along_outputs import best_pixel_tile
-from convgrad.plan.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.problem.conv import ConvProblem
 
 Plan = TypeVar("Plan", bound=DataPlan)

@@ -12,17 +12,17 @@ from math import prod
 from typing import TYPE_CHECKING, cast
 
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.folded import FoldedPlan
-from convgrad.plan.lane_sums import LaneSumsPlan
-from convgrad.plan.patch_data import PatchDataPlan
-from convgrad.plan.phase_lanes import PhaseLanesPlan
+from convgrad.plan.few_channels.folded import FoldedPlan
+from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
+from convgrad.plan.few_channels.patch_data import PatchDataPlan
+from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 
 if TYPE_CHECKING:
     from convgrad.plan.choose import Plan
-    from convgrad.plan.plane_weights import PlaneWeightsPlan
-    from convgrad.plan.weights import WeightsPlan
+    from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+    from convgrad.plan.general.weights import WeightsPlan
 
 COPIED_FOR = 2  # numbers that are read and written, not only read
 

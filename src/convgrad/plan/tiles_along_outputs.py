@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.plan.axes import GatherAxis
-from convgrad.plan.data_slab import FEW_ROWS, MOST_PARTS, loads_again
+from convgrad.plan.general.data_slab import FEW_ROWS, MOST_PARTS, loads_again
 from convgrad.plan.tiles import (
     FMA_PER_CYCLE,
     LATENCY,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from convgrad.plan.data import DataPlan
 from convgrad.plan.data_candidates import picks_once, sums_taps_inside
-from convgrad.plan.data_in_place import MOST_KNOWN_PHASES
-from convgrad.plan.folded import FoldedPlan
+from convgrad.plan.few_channels.folded import FoldedPlan
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES
+from convgrad.plan.groups.turned_data import TurnedDataPlan, known_axes
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import FEW_CHANNELS
-from convgrad.plan.turned_data import TurnedDataPlan, known_axes
 
 MOST_UNROLLED = 320  # multiply-adds written out, of groups side by side
 MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compile and runs no faster

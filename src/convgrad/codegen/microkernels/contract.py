@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 from convgrad.codegen.isa.halves import lower_half, with_lower_half
+from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
-from convgrad.codegen.results import Run, rounds_together, store_runs, stream_runs
+from convgrad.codegen.outputs.results import Run, rounds_together, store_runs, stream_runs
 
 Sums = dict[tuple[int, int], Value]  # of row and column
 Add = Callable[[Builder, Value, Value, Value], Value]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from convgrad.codegen.ahead import Fetch
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import apart
 from convgrad.codegen.isa.dots import LANES, PAIR, DotUnit
 from convgrad.codegen.isa.halves import lower_half, with_lower_half
+from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.reduction import Reduction
 
 Place = tuple[int, int]

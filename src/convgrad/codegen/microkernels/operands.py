@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from convgrad.codegen.interleave import pick
+from convgrad.codegen.copies.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, lanes_of, vector_of
 from convgrad.codegen.isa.base import apart

@@ -1,0 +1,232 @@
+"""Lowering of a MatrixDataPlan: the stages of a DataPlan with bf16 pieces as packed numbers and tiles as arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.halves import HalvesCopy
+from convgrad.codegen.copies.packing import pack_weights_panel
+from convgrad.codegen.copies.paired_copies import PAIR, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_weights import PairedPanel
+from convgrad.codegen.copies.split_weights import SplitPanel
+from convgrad.codegen.copies.splitting import Pieces
+from convgrad.codegen.copies.zeroing import Range, emit_zero, emit_zero_outside
+from convgrad.codegen.general.watched import WatchedStages
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.base import BYTES
+from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
+from convgrad.codegen.loops.sweep import Sweep
+from convgrad.codegen.loops.tap_sums import Spot
+from convgrad.codegen.microkernels.matrix import MatrixTile
+from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.module import round64
+from convgrad.codegen.stages import Places
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
+from convgrad.plan.strides import row_major
+
+PAIRS_AHEAD, FAR_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
+
+
+class MatrixSweep(Sweep):
+    """The loops of a Sweep around tiles of the matrix unit."""
+
+    def _emit_tile(self, spot: Spot) -> None:
+        plan, b = self.plan, self.b
+        assert isinstance(plan, MatrixDataPlan)
+        tile = MatrixTile(
+            unit=UNITS[plan.isa](plan.rows),
+            products=plan.products,
+            a_rows=self.tile.rows[:: plan.rows],
+            a_step=plan.axes[-1].in_step * plan.slab_strides[0][-1],
+            a_piece=plan.piece_step,
+            b_columns=range(0, plan.lane_tiles * TILE_NUMBERS, TILE_NUMBERS),
+            b_step=DEPTH,
+            b_piece=plan.lane_tiles * TILE_NUMBERS,
+            c_rows=self.tile.c_rows[:: plan.rows],
+            c_step=plan.result_strides[0][-1][1],
+        )
+        a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
+        tile.emit(
+            b, a, x, b.at(self.results, spot.result, self.kind), [*spot.sums, self._depth()],
+            fresh=self.fresh, start=self.bias,
+        )  # fmt: skip
+
+    def _depth(self) -> Reduction:
+        """Blocks of input channels."""
+        plan, b = self.plan, self.b
+        assert isinstance(plan, MatrixDataPlan)
+        deep = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
+        return Reduction(0, deep, plan.slab_strides[1], plan.pieces * plan.width * DEPTH)
+
+
+class MatrixStages(WatchedStages):
+    """Both stages of a MatrixDataPlan."""
+
+    plan: MatrixDataPlan
+    sweep = MatrixSweep
+
+    @property
+    def packed_kind(self) -> str:
+        """LLVM's type of a packed number."""
+        return "i16"
+
+    @property
+    def _pairs(self) -> bool:
+        """Whether numbers are moved two by two: their channels come in pairs."""
+        return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
+
+    @property
+    def watches_pairs(self) -> bool:
+        """Not of pieces."""
+        return moves_pairs(self.plan)
+
+    @property
+    def _f32_panel(self) -> int:
+        return round64(4 * self.plan.taps * self.plan.i_block * self.plan.width)
+
+    @property
+    def pack_bytes(self) -> int:
+        """Scratch to pack a panel: one of f32, and room to stage it, or none; of bf16, room for a tile of all taps."""
+        if self._pairs:
+            return round64(BYTES["f32"] * self.plan.taps * COLUMNS * self.plan.channel_unit // PAIR)
+        return 2 * self._f32_panel if self._staged else 0
+
+    @property
+    def _staged(self) -> bool:
+        """Whether weights of neither side lie side by side, so that a panel is put in order before it is split."""
+        return 1 not in self.plan.problem.w_strides[1:3]
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """With tiles."""
+        unit = UNITS[self.plan.isa](self.plan.rows)
+        unit.begin(b)
+        self.watched_task(b, at, task)
+        unit.end(b)
+
+    def pack_panel(
+        self, b: Builder, at: Places, source: Value, target: Value, *,
+        lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
+    ) -> None:  # fmt: skip
+        """Two by two, as pieces; by way of f32 in scratch, channel by channel, where taps lie side by side."""
+        plan, p = self.plan, self.plan.problem
+        if self._pairs:
+            self._pack_pairs(b, at, source, target, lanes[0], channels)
+            return
+        count, room, step = channels
+        many, _, lane_step = lanes[0]
+        block = plan.lane_tiles * COLUMNS * plan.channel_unit
+        pieces = Pieces(plan.pieces, block, plan.exact, self.watch, self.room)
+        copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16", pieces=pieces)
+        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
+        if self._staged:
+            plain = replace(copy, dst_dtype="f32", pieces=None)
+            pack_weights_panel(
+                b, plain, source, at.scratch, b.at(at.scratch, self._f32_panel, "i8"), lanes=lanes, channels=channels,
+                taps=taps, width=plan.width, whole=many == plan.width,
+            )  # fmt: skip
+            source, copy, many, lane_step, step = at.scratch, replace(copy, src_dtype="f32"), plan.width, 1, plan.width
+            inside = row_major(p.taps, room * plan.width)
+            taps = list(zip(p.taps, inside, strict=True))
+        panel = SplitPanel(
+            copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room,
+            last=plan.in_channels % plan.channel_unit,
+        )  # fmt: skip
+        panel.emit(b, source, target, (many, lane_step), (count, step))
+
+    def _pack_pairs(
+        self, b: Builder, at: Places, source: Value, target: Value, lanes: tuple[Index, int, int],
+        channels: tuple[Index, int, int],
+    ) -> None:  # fmt: skip
+        """Those of one piece, two by two."""
+        plan, p, (many, _, lane_step), (count, room, step) = self.plan, self.plan.problem, lanes, channels
+        taps, place = [], room * plan.width // PAIR
+        for extent, tap_step in reversed(list(zip(p.taps, p.w_strides[3:], strict=True))):
+            taps.insert(0, Dim(extent, tap_step, place))
+            place *= extent
+        if not (many == plan.width and isinstance(count, int) and count == room):
+            emit_zero(b, self.isa, "f32", target, place)
+        panel = PairedPanel(
+            copy=paired_copy(self.isa, p.dtype, self.watch, self.room, step),
+            tiles=plan.lane_tiles,
+            depth=plan.channel_unit,
+            taps=taps,
+            staging=at.scratch,
+            ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
+        )
+        panel.emit(b, source, target, (many, lane_step), (count, step))
+
+    def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
+        """Zeros in the last tile of channels, where some only fill it up."""
+        unit = self.plan.channel_unit
+        if self.plan.in_channels % unit:
+            last, block = b.floor_div(b.sub(channels, 1), unit), self.plan.slab_strides[1]
+            emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
+
+    def clear_slab(self, b: Builder, slab: Value, ranges: list[Range], channels: Index) -> None:
+        """Zeros around the numbers of the input in every piece, in one band."""
+        plan = self.plan
+        if all(r.full for r in ranges):
+            return
+        last = b.floor_div(b.sub(channels, 1), plan.channel_unit)
+        doubled = [replace(r, step=r.step // 2) for r in ranges]
+
+        def piece(n: Index, _: object) -> None:
+            emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
+
+        count = last if plan.in_channels % plan.channel_unit else b.add(last, 1)
+        b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
+
+    def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
+        """Channels block by block, then the rest."""
+        plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        unit = plan.channel_unit
+        if self._pairs:
+            self._copy_pairs(b, tensor, packed, dims, channels)
+            return
+        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
+        copy = replace(copy, dst_dtype="bf16", pieces=pieces)
+        *outer, run = _with_run(copy.merged(b, dims), stride)
+
+        def halves(tensor: Value, packed: Value, outer: list[Dim], size: int) -> None:
+            first, second = halves_of(size)
+            for lane in range(0, first, COLUMNS):
+                lanes = min(COLUMNS, first - lane), max(0, min(COLUMNS, second - lane))
+                pairs = HalvesCopy(
+                    copy=copy, lanes=lanes, lane_step=stride, apart=first * stride, room=min(COLUMNS, unit // 2 - lane)
+                )  # fmt: skip
+                source, there = copy.src_at(b, tensor, lane * stride), b.at(packed, 2 * lane, "i16")
+                pairs.emit(b, source, there, outer, run, (run.extent, run.extent if lanes[1] else 0))
+
+        whole = b.floor_div(channels, unit)
+        if plan.in_channels >= unit:
+            halves(tensor, packed, [Dim(whole, unit * stride, block), *outer], unit)
+        if plan.in_channels % unit:
+            source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
+            with b.when(b.compare("ne", b.mul(whole, unit), channels)):
+                halves(source, b.at(packed, b.mul(whole, block), "i16"), outer, plan.in_channels % unit)
+
+    def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
+        """Likewise of numbers of one piece."""
+        plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
+        unit = plan.channel_unit
+        copy = paired_copy(self.isa, plan.problem.dtype, self.watch, self.room, stride)
+        dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
+        whole = b.floor_div(channels, unit)
+        if plan.in_channels >= unit:
+            blocks = Dim(whole, unit * stride, block // PAIR)
+            copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
+        if plan.in_channels % unit:
+            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
+            source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
+            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
+
+
+def _with_run(dims: list[Dim], channel_step: int) -> list[Dim]:
+    """In the order of the slab but for the last, along which the input is read where its channels lie apart."""
+    dims = sorted(dims, key=lambda dim: -abs(dim.dst)) or [Dim(1, 0, 0)]
+    if channel_step == 1:
+        return dims
+    run = min(dims, key=lambda dim: abs(dim.src))
+    return [*(dim for dim in dims if dim is not run), run]

@@ -1,0 +1,186 @@
+"""Lowering of a MatrixWeightsPlan: those of a WeightsPlan with bf16 pieces in slabs and tiles as arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.paired_copies import PairedCopy, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_windows import PairedLanes, PairedRuns
+from convgrad.codegen.copies.pairs import PairCopy
+from convgrad.codegen.copies.splitting import Pieces, Watch, room_for_squares
+from convgrad.codegen.copies.zeroing import emit_zero
+from convgrad.codegen.general.flat import FlatSums
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.matrix import UNITS
+from convgrad.codegen.microkernels.matrix import MatrixTile
+from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.stages import Places
+from convgrad.codegen.watch.verdict import Verdict
+from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+
+
+class MatrixSums(FlatSums):
+    """The stages of a plan."""
+
+    plan: MatrixWeightsPlan
+    slab_kind = "i16"
+
+    def __init__(self, plan: MatrixWeightsPlan):
+        super().__init__(plan)
+        tasks = prod(plan.grid)
+        if plan.watch:
+            self.verdict = Verdict(plan, self.shared_bytes, tasks, tasks, after=1, replaces=plan.own_sums)
+        self.watches: tuple[Watch, Watch] | None = None  # of x and y
+        self.room: Value | None = None
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """With tiles."""
+        unit = UNITS[self.plan.isa](self.plan.rows)
+        unit.begin(b)
+        self.watched_task(b, at, task)
+        unit.end(b)
+
+    def watched_task(self, b: Builder, at: Places, task: Value) -> None:
+        """As for any WeightsPlan, watching both operands."""
+        plan = self.plan
+        self.room = room_for_squares(b, plan.lanes)
+        watches = (Watch(b, plan.lanes, bf16=moves_pairs(plan)) for _ in "xy")
+        self.watches = (next(watches), next(watches)) if self.verdict else None
+        self.clear_slabs(b, at)
+        super().task(b, at, task)
+        if self.verdict and self.watches:
+            self.verdict.note_first(b, at.shared, task, self.watches[0])
+            self.verdict.note_second(b, at.shared, task, self.watches[1])
+
+    # --- packing
+
+    def _pieces(self, step: int, side: int) -> Pieces:
+        watch = self.watches[side] if self.watches else None
+        return Pieces(self.plan.pieces, step, self.plan.exact, watch, self.room)
+
+    def row_copy(self) -> Copy | PairedRuns:
+        """Into pieces."""
+        numbers = replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.x_piece, 0))
+        return PairedRuns(pairs=self._paired(0), numbers=numbers) if moves_pairs(self.plan) else numbers
+
+    def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
+        """Channels of y, two windows at a time."""
+        plan, steps = self.plan, self.tensor_strides["y"]
+        group, channel = steps[1:3]
+        if any(axis.windows % block for axis, block in zip(plan.axes, plan.block, strict=True)):
+            emit_zero(b, self.isa, "f32", slab, -(-plan.lane_slab_size * 2 // 64) * 16)
+        source = b.mul(self.bundle, group)
+        dims = []
+        for axis, start, block, step, there in zip(
+            plan.axes, starts, plan.block, (steps[0], *steps[3:]), plan.lane_slab, strict=True
+        ):
+            dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
+            source = b.add(source, b.mul(start, step))
+        pairs = self._pair_copy()
+
+        def of_block(lane_block: Index, _: object) -> None:
+            count: Index = plan.width
+            if plan.lane_count % plan.width:
+                count = b.minimum(b.sub(plan.lane_count, b.mul(lane_block, plan.width)), plan.width)
+            here = b.at(at.of("y"), b.add(source, b.mul(lane_block, plan.width * channel)), STORAGE[plan.problem.dtype])
+            there = b.at(slab, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
+            pairs.emit(b, here, there, dims[:-1], dims[-1], Dim(count, channel, 1))
+
+        b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def _pair_copy(self) -> PairCopy | PairedLanes:
+        plan = self.plan
+        if moves_pairs(plan):
+            return PairedLanes(copy=self._paired(1), width=plan.width)
+        pieces = self._pieces(plan.y_piece, 1)
+        return PairCopy(isa=self.isa, src_dtype=plan.problem.dtype, pieces=pieces, width=plan.width)
+
+    def _paired(self, side: int) -> PairedCopy:
+        watch = self.watches[side] if self.watches else None
+        return paired_copy(self.isa, self.plan.problem.dtype, watch, self.room)
+
+    # --- arithmetic
+
+    def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
+        """Every tap and block of tiles, for one lane block."""
+        plan = self.plan
+        strides, channel_step = plan.row_slab
+        outer = len(plan.outer)
+        vectors = b.at(lanes, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
+        counts = [
+            b.minimum(b.sub(axis.windows, start), block)
+            for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)
+        ]
+        unit = plan.depth_unit
+        windows = Reduction(0, plan.depth // unit, unit, unit * plan.width)
+
+        def taps(n: int, shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+            if n == len(plan.axes):
+                row_tiles(shift, tap, [*reductions, windows])
+                return
+            axis = plan.axes[n]
+
+            def of_tap(r: Index, _: object) -> None:
+                step = b.add(b.mul(tap, axis.taps), r)
+                if n >= outer:
+                    following = b.add(shift, self.tap_place(b, n, r))
+                    taps(n + 1, following, step, reductions)
+                    return
+                first, last = self.bounds(b, axis, starts[n], counts[n], r)
+                following = b.add(shift, b.mul(r, axis.dilation * strides[n]))
+                summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n])
+                taps(n + 1, following, step, [*reductions, summed])
+
+            b.loop(0, axis.taps, of_tap, step=plan.tile_taps if n == len(plan.axes) - 1 else 1, name="tap")
+
+        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+            rest = b.sub(plan.row_count, self.first_row)
+
+            def of_row(row: Index, _: object) -> None:
+                a = b.at(rows, b.add(shift, b.mul(row, channel_step)), "i16")
+                self.add_products(b, a, vectors, (lane_block, tap, row), reductions)
+
+            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+
+        taps(0, 0, 0, [])
+
+    def add_products(
+        self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
+    ) -> None:
+        """To the sums of one block of lanes, one tap and one block of tiles."""
+        plan = self.plan
+        tile = MatrixTile(
+            unit=UNITS[plan.isa](plan.rows),
+            products=plan.products,
+            a_rows=range(0, plan.row_channels * plan.row_step, ROWS * plan.row_step),
+            a_step=plan.row_step,
+            a_piece=plan.row_piece,
+            b_columns=range(0, 2 * plan.width, 2 * COLUMNS),
+            b_step=2 * plan.width,
+            b_piece=plan.y_piece,
+            c_rows=range(0, plan.row_channels * plan.width, ROWS * plan.width),
+            c_step=plan.width,
+        )
+        if self.own is None:
+            tile.emit(b, a, x, self._place(b, *at), reductions, fresh=False)
+            return
+        place = self.own.place(b, *at)
+
+        def store(target: Value, row_step: int | None) -> None:
+            step = row_step or plan.width
+            tile.store(b, target, range(0, plan.row_channels * step, ROWS * step), step)
+
+        tile.begin(b, place, fresh=self.own.fresh(b))
+        tile.sum(b, a, x, reductions)
+        self.own.keep(b, place, store, *at)
+
+    def _place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
+        """Where the sums of a tile are that other tasks share."""
+        plan = self.plan
+        place = b.dot([(tap, plan.padded_rows * plan.width), (row, plan.width)])
+        return b.at(self.sums_at(b, lane_block), place, self.kind)

@@ -1,0 +1,308 @@
+"""Copies between a tensor in the caller's strides and a packed buffer, either way, converting as they go.
+
+Which axis is contiguous where decides how: the same axis on both sides is copied by vectors, two different axes are
+transposed in registers, and anything else goes number by number. Where src has every second, third or fourth number
+of an axis, whole vectors are loaded and what is wanted is picked. Nothing is written outside the box, nor read beyond
+its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import TypeGuard
+
+from convgrad.codegen.copies.interleave import MOST_PLANES, load_every
+from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
+from convgrad.codegen.copies.splitting import Pieces
+from convgrad.codegen.copies.squares import Dim, Squares
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.outputs.results import Run, rounds_together, store_exactly
+
+MOST_SKIPPED = 4  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
+LEAST_RUN = 4  # numbers of a run for which that is worth while
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copy:
+    """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding.
+
+    With `pieces`, dst holds bf16 and gets the pieces of every number.
+    """
+
+    isa: Isa
+    compute: str
+    src_dtype: str
+    dst_dtype: str
+    accumulate: bool = False
+    pieces: Pieces | None = None
+    past_caches: bool = False  # whole lines of dst go to memory at once; see `Isa.end_streams`
+    source_order: bool = False  # visit src from one end to the other, rather than dst
+
+    def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
+        """dst[Σ i · dst step] = src[Σ i · src step] over the box."""
+        dims = self.merged(b, dims)
+        along_dst = next((d for d in dims if d.dst == 1), None)
+        along_src = next((d for d in dims if d.src == 1), None) or nearly_contiguous(dims, along_dst)
+        if along_dst is not None and along_dst is along_src:
+            inner, body = [along_dst], self._vectors if along_dst.src == 1 else self._every
+        elif along_dst is not None and along_dst.src == 0 and not self.accumulate:
+            inner, body = [along_dst], self._fill
+        elif along_dst is not None and along_src is not None:
+            inner, body = [along_dst, along_src], Squares(self).emit
+            if along_src.src == 1 and few(along_dst.extent) and along_src.dst == along_dst.extent:
+                body = InterleavedCopy(self).interleave_axes
+            elif along_src.src == 1 and few(along_src.extent) and along_dst.src == along_src.extent:
+                body = InterleavedCopy(self).deinterleave_axes
+        else:
+            inner, body = [], self.scalar
+        outer = [d for d in dims if all(d is not other for other in inner)]
+        self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
+
+    def emit_planes(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in dst."""
+        if inner.src == 1:
+            vectors = InterleavedCopy(self)
+            self.nest(b, src, dst, dims, lambda s, d: vectors.deinterleave(b, s, d, planes, pitch, inner.extent))
+            return
+
+        def plane(r: Index, _: object) -> None:
+            count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
+            source, target = self.src_at(b, src, b.mul(r, inner.src)), self.dst_at(b, dst, b.mul(r, pitch))
+            self.emit(b, source, target, [*dims, Dim(count, inner.src * planes, 1)])
+
+        b.loop(0, planes, plane, name="plane")
+
+    def emit_phases(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in src."""
+        beside = next((d for d in dims if d.dst == 1 and few(d.extent)), Dim(1, 0, 1))
+        assert isinstance(beside.extent, int)
+        if inner.dst == beside.extent and planes * beside.extent <= MOST_PLANES:  # phases, of a few channels each
+            axes, vectors = [(planes, pitch), (beside.extent, beside.src)], InterleavedCopy(self)
+            run, outer = b.mul(inner.extent, beside.extent), [d for d in dims if d is not beside]
+            self.nest(b, src, dst, outer, lambda s, d: vectors.interleave(b, s, d, axes, run))
+            return
+
+        def plane(r: Index, _: object) -> None:
+            count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
+            source, target = self.src_at(b, src, b.mul(r, pitch)), self.dst_at(b, dst, b.mul(r, inner.dst))
+            self.emit(b, source, target, [*dims, Dim(count, 1, inner.dst * planes)])
+
+        b.loop(0, planes, plane, name="plane")
+
+    @property
+    def own_squares(self) -> bool:
+        """Whether squares are written out where they are turned: what becomes of their numbers is of that place."""
+        return self.pieces is not None
+
+    @property
+    def converts(self) -> bool:
+        """Whether numbers change as they are read."""
+        return self.src_dtype != self.compute
+
+    @property
+    def square_room(self) -> Value | None:
+        """Memory for one, if there is some."""
+        return self.pieces.room if self.pieces is not None else None
+
+    @property
+    def stores_together(self) -> bool:
+        """Whether vectors that are stored together take less than one by one."""
+        return rounds_together(self.dst_dtype) and not self.accumulate and self.pieces is None
+
+    @property
+    def streams(self) -> bool:
+        """Whether `past_caches` is something that this instruction set does."""
+        return self.past_caches and self.isa.streams
+
+    # --- loops
+
+    def merged(self, b: Builder, dims: Sequence[Dim]) -> list[Dim]:
+        """The same box with fewer axes: single elements dropped, axes that continue each other joined."""
+        kept = [d for d in dims if d.extent != 1]
+        while pair := next((pair for pair in permutations(kept, 2) if self._continue(*pair)), None):
+            outer, inner = pair
+            kept = [d for d in kept if d is not outer and d is not inner]
+            kept.append(Dim(b.mul(outer.extent, inner.extent), inner.src, inner.dst))
+        return kept
+
+    def _continue(self, outer: Dim, inner: Dim) -> bool:
+        """Whether two axes are one; of a number of runs that is not known before, runs that are not whole vectors."""
+        if not isinstance(inner.extent, int) or (inner.src * inner.extent, inner.dst * inner.extent) != (
+            outer.src,
+            outer.dst,
+        ):
+            return False
+        parts = inner.src == inner.dst == 1 and inner.extent % self.isa.lanes(self.compute) != 0
+        return isinstance(outer.extent, int) or parts
+
+    def in_order(self, dims: Sequence[Dim]) -> list[Dim]:
+        """From one end of a side to the other, outermost first: what lies together there is met together."""
+        return sorted(dims, key=lambda d: -abs(d.src if self.source_order else d.dst))
+
+    def nest(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], body: Callable[[Value, Value], None]
+    ) -> None:
+        """`body(src, dst)` at every position of the axes, the first outermost."""
+        if not dims:
+            body(src, dst)
+            return
+        dim = dims[0]
+
+        def step(i: Index, _: object) -> None:
+            self.nest(b, self.src_at(b, src, b.mul(i, dim.src)), self.dst_at(b, dst, b.mul(i, dim.dst)), dims[1:], body)
+
+        b.loop(0, dim.extent, step, name="copy")
+
+    def src_at(self, b: Builder, base: Value, offset: Index) -> Value:
+        """The address of a number of src."""
+        return b.at(base, offset, STORAGE[self.src_dtype])
+
+    def dst_at(self, b: Builder, base: Value, offset: Index) -> Value:
+        """The address of a number of dst."""
+        return b.at(base, offset, STORAGE[self.dst_dtype])
+
+    def src_run(self, b: Builder, base: Value, q: Index) -> Value:
+        """The address of element q of a run that `load_row` takes by step 1."""
+        return self.src_at(b, base, q)
+
+    # --- one innermost piece
+
+    def load_row(self, b: Builder, src: Value, step: int, lanes: int, count: Index | None = None) -> Value:
+        """`lanes` numbers of src, or the first `count`, that lie `step` apart; anything in the other lanes."""
+
+        def load(q: Index, count: Value | None) -> Value:
+            return self.isa.load(b, self.src_dtype, self.src_at(b, src, q), lanes, count)
+
+        if step == 1:
+            return load(0, None if count is None else index(count))
+        return load_every(b, lanes, step, lanes if count is None else count, load)
+
+    def scalar(self, b: Builder, src: Value, dst: Value) -> None:
+        """One number."""
+        self.store(b, self.isa.load(b, self.src_dtype, src), dst)
+
+    def store(self, b: Builder, value: Value, dst: Value, count: Value | None = None) -> None:
+        """A number or a vector, or its first `count` lanes, as this copy writes them."""
+        if self.pieces is not None:
+            self.pieces.store(b, self.isa, value, dst, count)
+            return
+        if self.accumulate:
+            lanes = int(value.type[1:].split()[0]) if value.type.startswith("<") else 1
+            value = b.binary("fadd", self.isa.load(b, self.dst_dtype, dst, lanes, count), value)
+        self.isa.store(b, self.dst_dtype, value, dst, count)
+
+    def _fill(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
+        """One number, many times; not even read where there is nothing to fill."""
+        lanes = self.isa.lanes(self.compute)
+        with b.when(b.compare("sgt", dim.extent, 0)):
+            one = self.isa.load(b, self.src_dtype, src)
+            every = self.isa.splat(b, one, lanes)
+            whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
+            b.loop(0, whole, lambda i, _: self.store(b, every, self.dst_at(b, dst, i)), step=lanes, name="fill")
+            b.loop(whole, dim.extent, lambda i, _: self.store(b, one, self.dst_at(b, dst, i)), name="fill")
+
+    def _vectors(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
+        lanes = self.isa.lanes(self.compute)
+        whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
+
+        def vector(i: Index, count: Value | None = None) -> None:
+            value = self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes, count)
+            self.store(b, value, self.dst_at(b, dst, i), count)
+
+        def streamed(i: Index, _: object) -> None:
+            self.isa.stream(b, self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes), self.dst_at(b, dst, i))
+
+        def two(i: Index, _: object) -> None:
+            places = (b.add(i, n * lanes) for n in range(2))
+            values = [self.isa.load(b, self.src_dtype, self.src_at(b, src, place), lanes) for place in places]
+            store_exactly(b, self.isa, self.dst_dtype, [Run(values, self.dst_at(b, dst, i))])
+
+        def all_whole() -> None:
+            pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes) if self.stores_together else 0
+            b.loop(0, pairs, two, step=2 * lanes, name="vectors")
+            b.loop(pairs, whole, lambda i, _: vector(i), step=lanes, name="vector")
+
+        def all_streamed() -> None:
+            b.loop(0, whole, streamed, step=lanes, name="stream")
+
+        if self.streams:
+            b.either(self.isa.is_aligned(b, dst), all_streamed, all_whole)
+        else:
+            all_whole()
+        rest = b.sub(dim.extent, whole)
+        if rest == 0:
+            return
+        if isinstance(dim.extent, int) and dim.extent >= lanes and not self.accumulate:
+            vector(dim.extent - lanes)  # some numbers twice cost less than a mask
+            return
+        if not self.isa.masks:
+            b.loop(whole, dim.extent, lambda i, _: self.scalar(b, self.src_at(b, src, i), self.dst_at(b, dst, i)))
+        elif isinstance(rest, int):
+            vector(whole, index(rest))
+        else:
+            with b.when(b.compare("sgt", rest, 0)):
+                vector(whole, rest)
+
+    def _every(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
+        """Like `_vectors`, from every second, third or fourth number."""
+        lanes, extent = self.isa.lanes(self.compute), dim.extent
+        whole = b.mul(b.floor_div(extent, lanes), lanes)
+
+        def vector(i: Index, lanes: int = lanes, count: Index | None = None) -> None:
+            value = self.load_row(b, self.src_at(b, src, b.mul(i, dim.src)), dim.src, lanes, count)
+            self.store(b, value, self.dst_at(b, dst, i), None if count is None else index(count))
+
+        def one(i: Index, _: object) -> None:
+            self.scalar(b, self.src_at(b, src, b.mul(i, dim.src)), self.dst_at(b, dst, i))
+
+        def last() -> None:
+            vector(b.sub(extent, lanes))
+
+        def few() -> None:
+            b.loop(whole, extent, one, name="rest")
+
+        b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="every")
+        rest = b.sub(extent, whole)
+        if rest == 0:
+            return
+        if isinstance(extent, int) and extent >= lanes and not self.accumulate:
+            last()
+        elif self.isa.masks and isinstance(rest, int):
+            vector(whole, count=rest)
+        elif self.isa.masks:
+            with b.when(b.compare("sgt", rest, 0)):
+                vector(whole, count=rest)
+        elif isinstance(extent, int) and isinstance(whole, int):
+            part = lanes // 2
+            while part >= LEAST_RUN:
+                if extent - whole >= part:
+                    vector(whole, part)
+                    whole += part
+                part //= 2
+            few()
+        elif self.accumulate:
+            few()
+        else:
+            b.either(b.compare("sge", extent, lanes), last, few)
+
+
+def nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
+    """An axis of which vectors of the source hold several numbers, at best the one that is contiguous in dst."""
+    found = [
+        d for d in dims
+        if 1 < d.src <= MOST_SKIPPED and not (isinstance(d.extent, int) and d.extent < LEAST_RUN)
+    ]  # fmt: skip
+    return min(found, key=lambda d: (d is not along_dst, d.src), default=None)
+
+
+def few(extent: Index) -> TypeGuard[int]:
+    """Whether an extent is known, and as few planes as are moved together."""
+    return isinstance(extent, int) and 1 < extent <= 8

@@ -1,0 +1,161 @@
+"""Weights in the order in which the microkernels read them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.interleave import pick
+from convgrad.codegen.copies.zeroing import emit_zero
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.isa.base import BYTES, STORAGE
+
+STAGED_BYTES = 20 * 1024  # of weights that are put in order at a time: they and what becomes of them stay in L1
+
+
+def pack_weights_panel(
+    b: Builder, copy: Copy, source: Value, target: Value, staging: Value, *,
+    lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int], taps: list[tuple[int, int]],
+    width: int, whole: bool,
+) -> None:  # fmt: skip
+    """target[taps, channel, lane] = source.
+
+    lanes     (extent, packed step, source step) of each axis of the lanes
+    channels  (how many there are, how many the panel has room for, source step)
+    taps      (extent, source step) per spatial axis
+    whole     every lane is written; else the panel is zeroed first
+    staging   room for `staged_channels`. Where taps lie closer in the source than both lanes and channels, some
+              channels are made in the order of the source first, so that long runs of the source are transposed, and
+              then put in order by vectors.
+    """
+    count, room, channel_step = channels
+    total = prod(extent for extent, _ in taps)
+    if not whole:
+        emit_zero(b, copy.isa, copy.compute, target, total * room * width)
+    tap_dims, step = [], room * width
+    for extent, source_step in reversed(taps):
+        tap_dims.insert(0, (extent, step, source_step))
+        step *= extent
+    if not _is_staged(lanes, channel_step, taps):
+        copy.emit(b, source, target,
+                  [Dim(n, src, dst) for n, dst, src in [*lanes, (count, width, channel_step), *tap_dims]])  # fmt: skip
+        return
+    some = staged_channels(total, width, room, BYTES[copy.compute])
+    if not whole:
+        emit_zero(b, copy.isa, copy.compute, staging, total * some * width)
+
+    def part(first: Index, count: Index) -> None:
+        origin = b.at(source, b.mul(first, channel_step), STORAGE[copy.src_dtype])
+        there = b.at(target, b.mul(first, width), STORAGE[copy.compute])
+        _pack_in_order(b, copy, origin, there, staging, lanes, (count, some, channel_step), tap_dims, width)
+
+    parts = b.floor_div(count, some)
+    b.loop(0, parts, lambda n, _: part(b.mul(n, some), some), name="part")
+    rest = b.sub(count, b.mul(parts, some))
+    if isinstance(rest, Value):
+        with b.when(b.compare("sgt", rest, 0)):
+            part(b.mul(parts, some), rest)
+    elif rest:
+        part(b.mul(parts, some), rest)
+
+
+def _is_staged(lanes: list[tuple[Index, int, int]], channel_step: int, taps: list[tuple[int, int]]) -> bool:
+    if any(src == 1 for _, dst, src in lanes if dst == 1):
+        return False
+    return any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
+
+
+def staged_channels(taps: int, width: int, room: int, size: int) -> int:
+    """Channels, of the `room` in a panel, that are put in order at a time."""
+    most = max(1, min(room, STAGED_BYTES // max(1, taps * width * size)))
+    return next((n for n in range(most, most // 2, -1) if room % n == 0), most)
+
+
+def _pack_in_order(
+    b: Builder, copy: Copy, source: Value, target: Value, staging: Value, lanes: list[tuple[Index, int, int]],
+    channels: tuple[Index, int, int], taps: list[tuple[int, int, int]], width: int,
+) -> None:  # fmt: skip
+    """Some channels by way of `staging`; `taps` are (extent, packed step, source step) here."""
+    count, room, channel_step = channels
+    staged, back, place = [], [], width
+    order = sorted([(room, count, channel_step, width), *((n, n, src, dst) for n, dst, src in taps)],
+                   key=lambda axis: abs(axis[2]))  # fmt: skip
+    for capacity, extent, src, dst in order:
+        staged.append(Dim(extent, src, place))
+        back.append(Dim(extent, place, dst))
+        place *= capacity
+    copy.emit(b, source, staging, [*(Dim(n, src, dst) for n, dst, src in lanes), *staged])
+    inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
+    inside.emit(b, staging, target, [Dim(width, 1, 1), *back])
+
+
+def unpack_weights(
+    b: Builder, copy: Copy, sums: Value, target: Value, staging: Value, lanes: list[Dim], rows: tuple[Dim, int],
+    taps: list[Dim], width: int, first: Index = 0,
+) -> None:  # fmt: skip
+    """target = sums[taps, row, first + lane]; `rows` comes with the room that `staging` has for it.
+
+    Where rows and taps lie closer in the target than lanes, the sums are put in the target's order by vectors first, so
+    that long runs of the target are written at once.
+    """
+    row, room = rows
+    if all(tap.extent == 1 for tap in taps) or any(abs(lane.dst) <= 1 for lane in lanes):
+        copy.emit(b, b.at(sums, first, STORAGE[copy.compute]), target, [*lanes, row, *taps])
+        return
+    axes = sorted([(row, room), *((tap, tap.extent) for tap in taps)], key=lambda axis: abs(axis[0].dst))
+    place, there, back = width, [], []
+    for axis, capacity in axes:
+        there.append(Dim(axis.extent, axis.src, place))
+        back.append(Dim(axis.extent, place, axis.dst))
+        assert isinstance(capacity, int)
+        place *= capacity
+    inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
+    inside.emit(b, sums, staging, [Dim(width, 1, 1), *there])
+    copy.emit(b, b.at(staging, first, STORAGE[copy.compute]), target, [*lanes, *back])
+
+
+def can_spread_by_vectors(copy: Copy, channels: int, lanes_per_group: int, channel_step: int, group_step: int) -> bool:
+    """Whether the channels of all groups lie side by side and a vector holds whole groups."""
+    lanes = copy.isa.lanes(copy.compute)
+    return (
+        lanes % lanes_per_group == 0
+        and (channels == 1 or channel_step == 1)
+        and group_step == channels
+        and copy.isa.masks
+    )
+
+
+def spread_groups(
+    b: Builder, copy: Copy, source: Value, target: Value, axes: list[Dim], *,
+    groups: Index, channels: int, lanes_per_group: int, width: int,
+) -> None:  # fmt: skip
+    """target[axes, i, lane] = source[axes, group of the lane, i], for all i < channels at once.
+
+    Every `lanes_per_group` lanes read the same channel; see `can_spread_by_vectors`.
+    """
+    lanes = copy.isa.lanes(copy.compute)
+    per_vector = lanes // lanes_per_group
+    parts_per_vector = -(-per_vector * channels // lanes)
+    present = b.mul(groups, channels)
+
+    def vector(src: Value, dst: Value, v: int) -> None:
+        first = v * per_vector * channels
+        parts = []
+        for m in range(parts_per_vector):
+            start = first + m * lanes
+            address = b.at(src, start, STORAGE[copy.src_dtype])
+            count = None
+            if not (isinstance(present, int) and present >= start + lanes):
+                count = index(b.minimum(b.maximum(b.sub(present, start), 0), lanes))
+            parts.append(copy.isa.load(b, copy.src_dtype, address, lanes, count))
+        for i in range(channels):
+            wanted = [lane // lanes_per_group * channels + i for lane in range(lanes)]
+            place = b.at(dst, i * width + v * lanes, STORAGE[copy.dst_dtype])
+            copy.isa.store(b, copy.dst_dtype, pick(b, parts, wanted), place)
+
+    def position(src: Value, dst: Value) -> None:
+        for v in range(width // lanes):
+            vector(src, dst, v)
+
+    copy.nest(b, source, target, axes, position)

@@ -1,0 +1,168 @@
+"""Weights of bf16 as a matrix unit reads them: pairs of input channels, side by side for every lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.copies.squares import Dim
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, constant
+from convgrad.codegen.isa.base import BYTES, shuffle
+from convgrad.plan.by_matrix.matrix import COLUMNS
+
+ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
+HIGH = -65536  # the bits of the second number of a word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedPanel:
+    """target[taps, block of channels, tile of 16 lanes, pair, lane] = pairs of the channels of `source`.
+
+    depth     channels of a block
+    lanes     (extent, source step), `tiles` of them side by side in the panel
+    channels  (how many there are, source step)
+    taps      as in the source, in words of the target
+    ahead     pairs by which rows are asked for before they are read, where lanes lie side by side; 0: not at all
+    staging   room for a tile of all taps, where these lie between channels: the channels and taps of a lane are one run
+    """
+
+    copy: PairedCopy
+    tiles: int
+    depth: int
+    taps: Sequence[Dim]
+    staging: Value
+    ahead: int = 0
+
+    def emit(
+        self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
+    ) -> None:
+        """All of it, but for what lies beyond the lanes and channels that there are."""
+        (many, lane_step), (count, step) = lanes, channels
+        whole, lanes_in_all = b.floor_div(count, self.depth), self.tiles * COLUMNS
+        rest = b.floor_div(b.sub(count, b.mul(whole, self.depth)), PAIR)
+
+        def block(n: Index, pairs: Index) -> None:
+            if lane_step == 1 and many == lanes_in_all:
+                in_rows(n, pairs)
+            elif lane_step == 1 and not isinstance(many, int):
+                some = b.compare("ne", many, lanes_in_all)
+                b.either(some, lambda: by_tiles(n, pairs), lambda: in_rows(n, pairs))
+            else:
+                by_tiles(n, pairs)
+
+        def in_rows(n: Index, pairs: Index) -> None:
+            of, to = self.copy.src_at(b, source, b.mul(n, self.depth * step)), b.at(target, b.mul(n, self.block), "i32")
+            self._rows(b, of, to, pairs, step, list(self.taps))
+
+        def by_tiles(n: Index, pairs: Index) -> None:
+            def tile(t: Index, _: object) -> None:
+                of = self.copy.src_at(b, source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)))
+                to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, self._tile_words)), "i32")
+                whole = many == self.tiles * COLUMNS
+                some = COLUMNS if whole else b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
+                if self._runs(lane_step, step):
+                    self._run(b, of, to, pairs, Dim(some, lane_step, 1))
+                else:
+                    self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), Dim(some, lane_step, 1)])
+
+            b.loop(0, self.tiles, tile, name="tile")
+
+        b.loop(0, whole, lambda n, _: block(n, self.depth // PAIR), name="block")
+        if rest != 0:
+            with b.when(b.compare("sgt", rest, 0)):
+                block(whole, rest)
+
+    @property
+    def block(self) -> int:
+        """Words of the channels of a block in all tiles."""
+        return self.tiles * self._tile_words
+
+    @property
+    def _tile_words(self) -> int:
+        return self.depth // PAIR * ROW_WORDS
+
+    @property
+    def _every(self) -> int:
+        """Taps."""
+        total = 1
+        for tap in self.taps:
+            assert isinstance(tap.extent, int)
+            total *= tap.extent
+        return total
+
+    def _runs(self, lane_step: int, step: int) -> bool:
+        """Whether the taps of a channel, and channels, follow each other in the source."""
+        if 1 in (lane_step, step) or step != self._every:
+            return False
+        place = 1
+        for tap in reversed(self.taps):
+            assert isinstance(tap.extent, int)
+            if tap.extent > 1 and tap.src != place:
+                return False
+            place *= tap.extent
+        return True
+
+    def _rows(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, taps: list[Dim]) -> None:
+        """All lanes of two channels at a time, so that lines of weights are met once."""
+        if taps:
+            tap, *rest = taps
+
+            def of_tap(t: Index, _: object) -> None:
+                there = b.at(target, b.mul(t, tap.dst), "i32")
+                self._rows(b, self.copy.src_at(b, source, b.mul(t, tap.src)), there, pairs, step, rest)
+
+            b.loop(0, tap.extent, of_tap, name="tap")
+            return
+        copy, isa = self.copy, self.copy.isa
+
+        def pair(p: Index, _: object) -> None:
+            row, to = copy.src_at(b, source, b.mul(p, PAIR * step)), b.at(target, b.mul(p, ROW_WORDS), "i32")
+            for t in range(0, self.tiles, PAIR):
+                lanes = min(PAIR, self.tiles - t) * COLUMNS
+                places = [copy.src_at(b, row, n * step + t * COLUMNS) for n in range(PAIR)]
+                for place in places if self.ahead else ():
+                    b.prefetch(b.beyond(place, self.ahead * PAIR * step * BYTES[copy.src_dtype]), keep=3)
+                even, odd = (copy.load_numbers(b, place, lanes) for place in places)
+                for m in range(lanes // COLUMNS):
+                    wanted = [lane + n * lanes for lane in range(m * COLUMNS, (m + 1) * COLUMNS) for n in range(PAIR)]
+                    words = shuffle(b, even, odd, wanted)
+                    self.copy.note(b, words)
+                    isa.store_bits(b, words, b.at(to, (t + m) * self._tile_words, "i32"))
+
+        b.loop(0, pairs, pair, name="pair")
+
+    def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
+        """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""
+        every = self._every
+        self.copy.with_partner(1).emit(
+            b, source, self.staging, [Dim(b.mul(pairs, every), PAIR, ROW_WORDS), Dim(lane.extent, lane.src, 1)]
+        )
+        step = self.taps_step
+
+        def pair(p: Index, tap: Index, odd: int) -> None:
+            first = b.mul(p, PAIR * every)
+            words = []
+            for number in range(PAIR):
+                run = b.add(b.add(first, number * every), tap)
+                place = b.floor_div(run, PAIR)
+                words.append(b.load(f"<{ROW_WORDS} x i32>", b.at(self.staging, b.mul(place, ROW_WORDS), "i32"), 64))
+            even, other = words
+            kind = even.type
+            high = (odd + every) % PAIR
+            low = b.binary("lshr", even, constant(kind, 16)) if odd else b.binary("and", even, constant(kind, 65535))
+            top = b.binary("and", other, constant(kind, HIGH)) if high else b.binary("shl", other, constant(kind, 16))
+            there = b.add(b.mul(tap, step), b.mul(p, ROW_WORDS))
+            b.store(b.binary("or", low, top), b.at(target, there, "i32"), 64)
+
+        for odd in range(min(PAIR, every)):
+            b.loop(
+                odd, every, lambda tap, _, odd=odd: b.loop(0, pairs, lambda p, _: pair(p, tap, odd), name="pair"),
+                step=PAIR, name="tap",
+            )  # fmt: skip
+
+    @property
+    def taps_step(self) -> int:
+        """Words of the target from a tap to the next."""
+        return min((tap.dst for tap in self.taps), default=0)

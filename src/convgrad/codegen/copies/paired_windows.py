@@ -1,0 +1,114 @@
+"""Windows as bf16 in the order of sums over pairs of them: runs of x, and pairs of y side by side for every channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index, vector_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRuns:
+    """Copies whose last axis becomes a run of bf16; `numbers` copies what does not come in long runs or in rows."""
+
+    pairs: PairedCopy
+    numbers: Copy
+
+    def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
+        """Steps are of numbers on either side."""
+        *outer, run = dims
+        rows = next((dim for dim in outer if dim.src == 1), None)
+        if run.src == 1:
+            self.numbers.nest(b, src, dst, outer, lambda s, d: self._plain(b, s, d, run.extent))
+        elif rows is not None:
+            others = [dim for dim in outer if dim is not rows]
+            self.numbers.nest(b, src, dst, others, lambda s, d: self._turned(b, s, d, rows, run))
+        else:
+            self.numbers.emit(b, src, dst, dims)
+
+    def emit_planes(
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
+    ) -> None:
+        """As `Copy.emit_planes` does."""
+        if inner.src == 1:
+            self.numbers.emit_planes(b, src, dst, dims, inner, planes, pitch)
+            return
+
+        def plane(r: Index, _: object) -> None:
+            count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
+            source, target = self.pairs.src_at(b, src, b.mul(r, inner.src)), b.at(dst, b.mul(r, pitch), "i16")
+            self.emit(b, source, target, [*dims, Dim(count, inner.src * planes, 1)])
+
+        b.loop(0, planes, plane, name="plane")
+
+    def _plain(self, b: Builder, src: Value, dst: Value, extent: Index) -> None:
+        """A run that is one already."""
+        isa, lanes = self.pairs.isa, PAIR * self.pairs.isa.lanes("f32")
+        whole = b.mul(b.floor_div(extent, lanes), lanes)
+
+        def some(i: Index, count: Index | None) -> None:
+            value = self.pairs.load_numbers(b, self.pairs.src_at(b, src, i), lanes, count)
+            self.pairs.note(b, value)
+            isa.store_bits(b, value, b.at(dst, i, "i16"), None if count is None else index(count))
+
+        b.loop(0, whole, lambda i, _: some(i, None), step=lanes, name="run")
+        rest = b.sub(extent, whole)
+        if rest != 0:
+            with b.when(b.compare("sgt", rest, 0)):
+                some(whole, rest)
+
+    def _turned(self, b: Builder, src: Value, dst: Value, rows: Dim, run: Dim) -> None:
+        """Rows across the run: squares of words, and at an odd end two elements of every row, one of them again."""
+        copy, half = self.pairs.with_partner(run.src), b.floor_div(run.extent, PAIR)
+        words = Dim(rows.extent, 1, rows.dst // PAIR)
+        copy.emit(b, src, dst, [words, Dim(half, PAIR * run.src, 1)])
+        with b.when(b.compare("ne", run.extent, b.mul(half, PAIR))):
+            b.either(
+                b.compare("sgt", run.extent, 1),
+                lambda: self._last(b, copy, src, dst, rows, b.sub(run.extent, PAIR), run.src),
+                lambda: self.numbers.emit(b, src, dst, [rows]),
+            )
+
+    def _last(
+        self, b: Builder, copy: PairedCopy, src: Value, dst: Value, rows: Dim, place: Index, step: int
+    ) -> None:  # fmt: skip
+        """The words at a place of the run, by way of memory."""
+        room, lanes = copy.room, copy.isa.lanes("f32")
+        assert room is not None
+
+        def several(row: Index, _: object) -> None:
+            count = b.minimum(b.sub(rows.extent, row), lanes)
+            words = copy.load_row(b, copy.src_at(b, src, b.add(b.mul(place, step), row)), 1, lanes, count)
+            copy.note(b, b.cast("bitcast", words, vector_of(PAIR * lanes, "i16")))
+            copy.isa.store(b, "f32", words, room)
+
+            def one(i: Index, _: object) -> None:
+                there = b.at(dst, b.add(b.mul(b.add(row, i), rows.dst), place), "i16")
+                b.store(b.load("i32", b.at(room, i, "i32"), 4), there, PAIR)
+
+            b.loop(0, count, one, name="word")
+
+        b.loop(0, rows.extent, several, step=lanes, name="last")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedLanes:
+    """dst[Σ i · dst step + q div 2 · 2 · width + 2 · lane + q mod 2] = src[...] as `PairCopy` has it, of one piece."""
+
+    copy: PairedCopy
+    width: int
+
+    def emit(self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], run: Dim, lanes: Dim) -> None:
+        """Over the outer axes, elements q of a run, and lanes; the last of an odd run is paired with zero."""
+        dims = [replace(dim, dst=dim.dst // PAIR) for dim in outer]
+        half = b.floor_div(run.extent, PAIR)
+        pairs = Dim(half, PAIR * run.src, self.width)
+        self.copy.with_partner(run.src).emit(b, src, dst, [*dims, pairs, lanes])
+        with b.when(b.compare("ne", run.extent, b.mul(half, PAIR))):
+            last = b.mul(half, PAIR)
+            here, there = self.copy.src_at(b, src, b.mul(last, run.src)), b.at(dst, b.mul(last, self.width), "i16")
+            self.copy.with_partner(None).emit(b, here, there, [*dims, lanes])

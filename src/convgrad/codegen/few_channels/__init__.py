@@ -1,0 +1,1 @@
+"""Stages of `plan/few_channels`."""

@@ -1,0 +1,102 @@
+"""Slabs of a FlatWeightsPlan: x in planes, each of which holds the elements of one remainder of the strides."""
+
+from __future__ import annotations
+
+from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.paired_windows import PairedRuns
+from convgrad.codegen.copies.zeroing import emit_zero
+from convgrad.codegen.general.weights import SumsStage
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.stages import Places
+from convgrad.plan.general.flat import FlatWeightsPlan
+from convgrad.plan.window_axes import WindowAxis
+
+
+class FlatSums(SumsStage):
+    """The stages of a plan. What lies between numbers is multiplied, by zeros on the other side: numbers, too."""
+
+    plan: FlatWeightsPlan
+    slab_kind: str  # LLVM's type of a packed number
+
+    def clear_slabs(self, b: Builder, at: Places) -> None:
+        """Zeros, once per task."""
+        emit_zero(b, self.isa, "f32", at.scratch, self.slab_bytes // 4)
+
+    def row_copy(self) -> Copy | PairedRuns:
+        """From x to its slab."""
+        raise NotImplementedError
+
+    def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
+        """Channels of x, the elements of each flat axis in planes."""
+        plan, steps = self.plan, self.tensor_strides["x"]
+        group, channel = steps[1:3]
+        strides, channel_step = plan.row_slab
+        outer = len(plan.outer)
+        if any(axis.clipped and axis.windows > block for axis, block in zip(plan.axes, plan.block, strict=True)):
+            emit_zero(b, self.isa, "f32", at.scratch, self.row_slab_bytes // 4)  # other blocks left their own there
+        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        source = b.dot([(self.bundle, group), (self.first_row, channel)])
+        target: Index = 0
+        dims = [Dim(count, channel, channel_step)]
+        for axis, start, extent, step, slab in zip(
+            plan.outer, starts, plan.outer_extent, (steps[0], *steps[3:]), strides, strict=False
+        ):
+            origin, low, high = self._inside(b, axis, start, 0, extent)
+            dims.append(Dim(b.sub(high, low), step, slab))
+            source, target = b.add(source, b.mul(b.add(origin, low), step)), b.add(target, b.mul(low, slab))
+        copy = self.row_copy()
+        plane_steps = plan.plane_strides[0]
+        flat_steps = steps[2 + outer :] if outer > 0 else steps[3:]
+        *rows, columns = zip(plan.flat, starts[outer:], flat_steps, strict=True)
+
+        def pack(place: Index, there: Index, dims: list[Dim]) -> None:
+            axis, start, step = columns
+            extent = plan.planes[-1] * plan.plane_extent[-1]
+            origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
+            place, there = b.add(place, b.mul(b.add(origin, low), step)), b.add(there, b.floor_div(low, axis.stride))
+            tensor = b.at(at.of("x"), place, STORAGE[plan.problem.dtype])
+            packed = b.at(at.scratch, there, self.slab_kind)
+            inner = Dim(b.sub(high, low), step, 1)
+            if axis.stride == 1:
+                copy.emit(b, tensor, packed, [*dims, inner])
+            else:
+                copy.emit_planes(b, tensor, packed, dims, inner, axis.stride, plane_steps[-1])
+
+        if not rows:
+            pack(source, target, dims)
+            return
+        axis, start, step = rows[0]
+        extent = plan.planes[0] * plan.plane_extent[0]
+        origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
+
+        def plane(remainder: Index, _: object) -> None:
+            first = b.add(low, remainder)  # low is a multiple of the stride
+            many = b.floor_div(b.add(b.sub(high, first), axis.stride - 1), axis.stride)
+            place = b.add(source, b.mul(b.add(origin, first), step))
+            there = b.add(target, b.mul(remainder, plane_steps[0]))
+            there = b.add(there, b.mul(b.floor_div(low, axis.stride), plan.plane_strides[1][0]))
+            dim = Dim(b.maximum(many, 0), axis.stride * step, plan.plane_strides[1][0])
+            pack(place, there, [*dims, dim])
+
+        b.loop(0, axis.stride, plane, name="plane")
+
+    def _inside(self, b: Builder, axis: WindowAxis, start: Index, lead: int, extent: int) -> tuple[Index, Index, Index]:
+        """Where the slab begins in x, and the part of it, from a multiple of the stride on, that x has."""
+        origin = b.sub(b.mul(start, axis.stride), axis.low + lead)
+        low: Index = 0
+        if axis.low + lead > 0:
+            before = b.maximum(b.sub(0, origin), 0)
+            low = b.minimum(before, extent)
+        high = b.maximum(b.minimum(b.sub(axis.image, origin), extent), low)
+        return origin, low, high
+
+    def tap_place(self, b: Builder, n: int, r: Index) -> Index:
+        """How far tap r of axis n, one of those that are flat, moves windows in the slab: to a plane, and in it."""
+        plan, axis, flat = self.plan, self.plan.axes[n], n - len(self.plan.outer)
+        place = b.add(b.mul(r, axis.dilation), plan.lead(axis))
+        whole = b.floor_div(place, axis.stride)
+        rest = b.sub(place, b.mul(whole, axis.stride))
+        planes, within = plan.plane_strides
+        return b.add(b.mul(whole, within[flat]), b.mul(rest, planes[flat]))

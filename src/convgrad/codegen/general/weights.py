@@ -1,0 +1,244 @@
+"""Lowering of a WeightsPlan: sum outer products chunk by chunk, then add the chunks and write the weights."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from convgrad.codegen.copies.window_slabs import WindowSlabs
+from convgrad.codegen.copies.zeroing import emit_zero
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
+from convgrad.codegen.loops.half_vectors import weights_halves
+from convgrad.codegen.loops.weights_ahead import WeightsAhead
+from convgrad.codegen.loops.window_sweep import WindowSweep
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.module import Stage, round64
+from convgrad.codegen.outputs.bias import BiasShare
+from convgrad.codegen.outputs.finish import chunk_numbers, finish, finish_with_bias, first_group
+from convgrad.codegen.outputs.own_sums import OwnSums
+from convgrad.codegen.stages import Places, emit_stage
+from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
+
+if TYPE_CHECKING:
+    from convgrad.codegen.watch.verdict import Verdict
+
+
+class SumsStage(WindowSlabs):
+    """The stages of a plan: sums of chunks of windows, and the weights that they make, in one stage or two."""
+
+    verdict: Verdict | None = None
+
+    def __init__(self, plan: WeightsPlan):
+        self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
+        p = plan.problem
+        self.lane_tensor, self.row_tensor = ("y", "x") if plan.rows_shift else ("x", "y")
+        self.tensor_strides = p.strides
+        self.blocks = prod(plan.block_grid)
+        self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
+        self.row_dtype = plan.problem.dtype if plan.rows_in_place else self.slab_dtype
+        self.lane_dtype = plan.problem.dtype if plan.lanes_in_place else self.slab_dtype
+        self.tile = self._tile()
+        self.ahead: WeightsAhead | None = None  # of the task that is being written
+        self.own: OwnSums | None = None  # likewise
+        self.fresh: bool | Value = False  # whether no block of the chunk was summed before
+
+    @property
+    def row_slab_bytes(self) -> int:
+        """Of the packed row side."""
+        return round64(self.plan.packed_bytes * self.plan.row_slab_size)
+
+    @property
+    def slab_bytes(self) -> int:
+        """Of all that a task packs."""
+        plan = self.plan
+        return 0 if plan.direct else self.row_slab_bytes + round64(plan.packed_bytes * plan.lane_slab_size)
+
+    @property
+    def own_sums_start(self) -> int:
+        """Behind the slabs, which make room for sums on their way to the weights."""
+        plan = self.plan
+        staging = 0 if plan.straight else round64(BYTES[plan.compute] * plan.taps * plan.finish_rows * plan.width)
+        return max(self.slab_bytes, staging)
+
+    @property
+    def own_sum_bytes(self) -> int:
+        """Of the sums that a task keeps to itself."""
+        return round64(BYTES[self.plan.compute] * self.plan.own_sum_size) if self.plan.own_sums else 0
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Of any task."""
+        return self.own_sums_start + self.own_sum_bytes
+
+    @property
+    def finish_tasks(self) -> int:
+        """Of the second stage, the last of them for the bias gradient."""
+        return (0 if self.plan.own_sums else prod(self.plan.finish_grid)) + bool(self.plan.problem.bias_gradient)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Sums of all chunks."""
+        plan, size = self.plan, BYTES[self.plan.compute]
+        return (round64(size * plan.shared_sums) + size * plan.bias_size) * plan.chunks
+
+    @property
+    def most_tasks(self) -> int:
+        """Of either stage."""
+        return max(prod(self.plan.grid), self.finish_tasks)
+
+    def emit(self, module: Module) -> tuple[Stage, ...]:
+        """Sums, then weights, unless tasks make them of their own sums."""
+        plan = self.plan
+        plan.validate()
+        scratch, tasks = self.scratch_bytes, self.finish_tasks
+        last = finish_with_bias if plan.problem.bias_gradient else finish
+
+        def write(b: Builder, at: Places, task: Value) -> None:
+            last(plan, b, at, task)
+
+        stages = (emit_stage(module, "sums", prod(plan.grid), scratch, self.task),)
+        if tasks or not plan.own_sums:
+            stages += (emit_stage(module, "finish", tasks, scratch, write),)
+        return stages
+
+    def _tile(self) -> Tile:
+        """Rows and columns in the order (tap, channel or vector)."""
+        plan = self.plan
+        reach = plan.axes[-1].dilation
+        row_axes, row_channel = plan.row_slab
+        step = plan.sum_rows * plan.width  # of the sums, per tap
+        channels, vectors, taps = range(plan.row_channels), range(plan.vectors), range(plan.tile_taps)
+        still = range(1)
+        row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
+        return Tile(
+            isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
+            a_dtype=self.row_dtype, b_dtype=self.lane_dtype,
+            rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
+            c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
+            columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
+            c_columns=tuple(t * step + v * plan.lanes for t in column_taps for v in vectors),
+            halves=weights_halves(plan),
+        )  # fmt: skip
+
+    def task(self, b: Builder, at: Places, task: Value) -> None:
+        """All blocks of windows of one chunk."""
+        plan = self.plan
+        chunk, self.bundle, lane_share, row_share = b.split(task, plan.grid)
+        self.first_block = b.mul(lane_share, plan.share_blocks)
+        self.last_block = b.minimum(b.add(self.first_block, plan.share_blocks), plan.lane_blocks)
+        self.first_row = b.mul(row_share, plan.share_rows)
+        self.sums = b.at(at.shared, b.mul(chunk, chunk_numbers(plan)), self.kind)
+        self.own = self._own_sums(b, at)
+        if self.own is None:
+            self._clear(b)
+        self.ahead = self._ahead() if plan.fetches_ahead else None
+        bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
+        if bias:
+            bias.clear(b)
+        lanes = b.at(at.scratch, self.row_slab_bytes, "i8")
+        first = b.floor_div(b.mul(chunk, self.blocks), plan.chunks)
+        last = b.floor_div(b.mul(b.add(chunk, 1), self.blocks), plan.chunks)
+
+        def block(number: Index, _: object) -> None:
+            places = b.split(number, plan.block_grid)
+            starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
+            self.fresh = plan.chunks == self.blocks or b.compare("eq", number, first)
+            if bias:
+                bias.add_block(b, starts)
+            if self.own is not None:
+                self.own.number = number
+            if not (plan.direct or plan.rows_in_place):
+                self._pack_rows(b, at, starts)
+            if not (plan.direct or plan.lanes_in_place):
+                self._pack_lanes(b, at, lanes, starts)
+            if self.ahead is not None:
+                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
+            if plan.direct:
+                self._in_place(b, at, starts)
+                return
+            rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
+            self._multiply(b, at, rows, lanes, starts)
+
+        b.loop(first, last, block, name="block")
+        if self.own is not None:
+            self.own.finish(b)
+
+    def _multiply(self, b: Builder, at: Places, rows: Value, lanes: Value, starts: list[Index]) -> None:
+        """A block of windows, for all lane blocks of the task."""
+
+        def of_lanes(lane_block: Index, _: object) -> None:
+            of_block = self._lanes_of_block(b, at, lane_block) if self.plan.lanes_in_place else lanes
+            self._sweep(b, rows, of_block, lane_block, starts)
+
+        b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
+
+    def _ahead(self) -> WeightsAhead:
+        """What its tiles fetch."""
+        return WeightsAhead(self.plan, self.bundle, self.first_row, self.first_block)
+
+    def _own_sums(self, b: Builder, at: Places) -> OwnSums | None:
+        """Where a task has its sums to itself."""
+        if not self.plan.own_sums:
+            return None
+        sums = b.at(at.scratch, self.own_sums_start, "i8")
+        return OwnSums(self.plan, self.tile, at, sums, self.bundle, self.first_row, self.first_block, self.last_block)
+
+    def _bias_share(self, b: Builder, at: Places, chunk: Index, lane_share: Index, row_share: Index) -> BiasShare:
+        """The channels that this task packs, where it is the one to sum them."""
+        plan = self.plan
+        if plan.problem.bias_gradient == self.row_tensor:
+            count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+            first, others = self.first_row, lane_share
+        else:
+            first, others = b.mul(self.first_block, plan.block_channels), row_share
+            rest = b.maximum(b.sub(plan.lane_count, first), 0)  # a share of the lanes may be empty
+            count = b.minimum(rest, plan.share_blocks * plan.block_channels)
+        target = b.at(at.shared, b.dot([(chunk, plan.bias_size)], plan.chunks * chunk_numbers(plan)), self.kind)
+        source = at.of(plan.problem.bias_gradient)
+        return BiasShare(plan, source, target, self.bundle, first, count, None if others == 0 else others)
+
+    def _in_place(self, b: Builder, at: Places, starts: list[Index]) -> None:
+        plan = self.plan
+        first = first_group(plan, b, self.bundle)
+        rows, lanes = (
+            b.at(at.of(tensor), b.mul(first, self.tensor_strides[tensor][1]), STORAGE[plan.problem.dtype])
+            for tensor in (self.row_tensor, self.lane_tensor)
+        )
+        self._sweep(b, rows, lanes, self.first_block, starts)
+
+    def sums_at(self, b: Builder, lane_block: Index) -> Value:
+        """Tap 0 and the first row of this task, of a lane block."""
+        plan = self.plan
+        which = b.add(b.mul(self.bundle, plan.lane_blocks), lane_block)
+        return b.at(self.sums, b.dot([(which, plan.sum_block), (self.first_row, plan.width)]), self.kind)
+
+    def _clear(self, b: Builder) -> None:
+        plan = self.plan
+
+        def of_block(lane_block: Index, _: object) -> None:
+            base = self.sums_at(b, lane_block)
+
+            def of_tap(tap: Index, _: object) -> None:
+                target = b.at(base, b.mul(tap, plan.sum_rows * plan.width), self.kind)
+                emit_zero(b, self.isa, plan.compute, target, plan.share_rows * plan.width)
+
+            b.loop(0, plan.taps, of_tap, name="tap")
+
+        b.loop(self.first_block, self.last_block, of_block, name="clear")
+
+    def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
+        """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
+        WindowSweep(self, b, rows, lanes, lane_block, starts).run()
+
+    def bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
+        """Windows of the block whose tap r meets x."""
+        if not axis.clipped:
+            return 0, count
+        reached = b.sub(b.add(b.mul(start, axis.stride), b.mul(r, axis.dilation)), axis.low)
+        first = b.sub(0, b.floor_div(reached, axis.stride))
+        last = b.add(b.floor_div(b.sub(axis.image - 1, reached), axis.stride), 1)
+        return b.maximum(first, 0), b.minimum(last, count)

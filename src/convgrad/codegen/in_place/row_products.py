@@ -1,0 +1,148 @@
+"""Lowering of a RowProductsPlan: rows of images times rows of weights, piece by piece, and lanes added at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from convgrad.codegen.few_channels.lane_sums import lanes_added
+from convgrad.codegen.general.data import DataStages
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index, lanes_of
+from convgrad.codegen.isa.base import STORAGE, shuffle
+from convgrad.codegen.loops.lanes import lane_origin
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.codegen.module import round64
+from convgrad.codegen.stages import Places
+from convgrad.dtypes import SIZES
+from convgrad.plan.in_place.row_products import RowProductsPlan
+
+
+class RowProductsStages(DataStages):
+    """The stage of a plan. Scratch of a task holds its sums, tile by tile, if rows have several pieces."""
+
+    plan: RowProductsPlan
+
+    @property
+    def main_bytes(self) -> int:
+        """Of the sums."""
+        return round64(SIZES[self.plan.compute] * self.plan.sums_size)
+
+    def _task(self, b: Builder, at: Places, task: Value) -> None:
+        plan = self.plan
+        _, images, group, share = b.split(task, plan.grid)
+        first = b.mul(share, plan.blocks_per_task)
+        last = b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
+        start, size = b.mul(images, plan.block[-1]), plan.tile[-1]
+        tiles = b.minimum(b.floor_div(b.add(b.sub(plan.axes[-1].count, start), size - 1), size), plan.image_tiles)
+
+        def piece(number: Index, ends: bool) -> None:
+            def block(n: Index, _: object) -> None:
+                def tile(t: Index, _: object) -> None:
+                    image = b.minimum(b.add(start, b.mul(t, size)), plan.axes[-1].count - size)
+                    kept = b.add(b.mul(b.sub(n, first), plan.image_tiles), t)
+                    self._tile(b, at, (group, n, image), kept, number, ends=ends)
+
+                b.loop(0, tiles, tile, name="images")
+                self.look(b, at, (group, n), (start, number), ends=ends)
+
+            b.loop(first, last, block, name="lanes")
+
+        b.loop(0, plan.pieces - 1, lambda number, _: piece(number, False), name="piece")
+        piece(plan.pieces - 1, True)
+
+    def _tile(
+        self, b: Builder, at: Places, which: tuple[Index, Index, Index], kept: Index, piece: Index, *, ends: bool
+    ) -> None:  # fmt: skip
+        """A piece of the sums of some images and channels; `ends`, the last one, and what becomes of them."""
+        plan, p, (group, block, image) = self.plan, self.plan.problem, which
+        tile = self._shape()
+        begin = b.mul(piece, plan.piece * plan.in_vector)
+        rows = b.dot([(group, p.x_strides[1]), (image, p.x_strides[-1])])
+        a = b.at(at.x, b.add(rows, begin), STORAGE[p.dtype])
+        x = b.at(at.w, b.add(lane_origin(plan, b, group, block, *p.w_strides[:2]), begin), STORAGE[p.dtype])
+        sums = b.at(at.scratch, b.mul(kept, len(tile.rows) * plan.width * plan.lanes), self.kind)
+        steps = self.steps(ends=ends)
+        first = self._begun(b, at, tile, (group, block), sums, piece)
+        values = tile.sum(b, a, x, first, [Reduction(0, steps, plan.in_vector, plan.in_vector)])
+        if not ends:
+            tile.store(b, sums, values)
+            return
+        if plan.rest:
+            part = replace(
+                tile, b_read=None, a_masks=(self.mask,) * len(tile.rows), b_masks=(self.mask,) * len(tile.columns)
+            )
+            beyond = steps * plan.in_vector
+            a, x = (b.at(side, beyond, STORAGE[p.dtype]) for side in (a, x))
+            values = part.sum(b, a, x, values, [])
+        place = b.add(lane_origin(plan, b, group, block, *p.y_strides[1:3]), b.mul(image, p.y_strides[-1]))
+        self._finish(b, b.at(at.y, place, STORAGE[p.out_dtype]), values)
+
+    def steps(self, *, ends: bool) -> int:
+        """Vectors of a piece."""
+        plan = self.plan
+        return plan.vectors - plan.piece * (plan.pieces - 1) if ends else plan.piece
+
+    @property
+    def mask(self) -> Value:
+        """Numbers of a row beyond whole vectors, a bit each."""
+        return Value(f"i{self.plan.in_vector}", str(2**self.plan.rest - 1))
+
+    def look(
+        self, b: Builder, at: Places, which: tuple[Index, Index], piece: tuple[Index, Index], *, ends: bool
+    ) -> None:  # fmt: skip
+        """What else is done with a piece of the rows of a group and a block of lanes, and of a task's images.
+
+        `piece` is where images begin, and its number.
+        """
+
+    def _shape(self) -> Tile:
+        plan, p = self.plan, self.plan.problem
+        rows, columns = plan.tile[-1], plan.width
+        return Tile(
+            isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, ahead=plan.fetched_ahead,
+            rows=tuple(range(0, rows * p.x_strides[-1], p.x_strides[-1]) if p.x_strides[-1] else [0] * rows),
+            columns=tuple(j * p.w_strides[1] for j in range(columns)),
+            c_rows=tuple(range(0, rows * columns * plan.lanes, columns * plan.lanes)),
+            c_columns=tuple(range(0, columns * plan.lanes, plan.lanes)),
+        )  # fmt: skip
+
+    def _begun(
+        self, b: Builder, at: Places, tile: Tile, which: tuple[Index, Index], sums: Value, piece: Index
+    ) -> list[Value]:  # fmt: skip
+        """What a piece starts from: the bias in the first lane, or what the one before left."""
+
+        def fresh() -> list[Value]:
+            return self._start(b, at, tile, which)
+
+        if isinstance(piece, int):
+            return tile.load(b, sums) if piece else fresh()
+        return b.one_of(b.compare("eq", piece, 0), fresh, lambda: tile.load(b, sums))
+
+    def _start(self, b: Builder, at: Places, tile: Tile, which: tuple[Index, Index]) -> list[Value]:
+        plan, p = self.plan, self.plan.problem
+        zeros = tile.zeros()
+        if not p.bias:
+            return zeros
+        first = lane_origin(plan, b, *which, plan.out_channels * p.bias_stride, p.bias_stride)
+        numbers = [
+            self.isa.load(b, p.dtype, b.at(at.bias, b.add(first, j * p.bias_stride), STORAGE[p.dtype]))
+            for j in range(plan.width)
+        ]
+        starts = [b.emit(zeros[0].type, f"insertelement {zeros[0]}, {number}, i64 0") for number in numbers]
+        return starts * len(tile.rows)
+
+    def _finish(self, b: Builder, target: Value, sums: Sequence[Value]) -> None:
+        """Lanes are added, those of as many images at once as fit a vector; channels lie side by side."""
+        plan, p, width = self.plan, self.plan.problem, self.plan.width
+        together, step = plan.lanes // width, p.y_strides[-1]
+        for row in range(0, plan.tile[-1], together):
+            some = sums[row * width : (row + together) * width]
+            added = lanes_added(b, some)
+            lanes = lanes_of(added)
+            for m in range(len(some) // width):
+                moved = [min(lane + m * width, lanes - 1) for lane in range(lanes)]
+                value = shuffle(b, added, added, moved) if m else added
+                count = None if width == lanes else index(width)
+                self.isa.store(b, p.out_dtype, value, b.at(target, (row + m) * step, STORAGE[p.out_dtype]), count)

@@ -1,0 +1,1 @@
+"""Walks through blocks and register tiles."""

@@ -1,0 +1,156 @@
+"""The loops of a WeightsPlan over taps and register tiles, for one block of lanes and one block of windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.loops.ahead import Walk
+from convgrad.codegen.loops.weights_ahead import NextRows
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.reduction import Reduction, Segment
+from convgrad.plan.strides import row_major
+
+if TYPE_CHECKING:
+    from convgrad.codegen.general.weights import SumsStage
+
+Shift = tuple[Index, Index]  # of the rows and of the lanes, from where their slabs begin
+
+
+class WindowSweep:
+    """Emits axis after axis, outermost first: taps are loops around the tiles, windows are what a tile sums."""
+
+    def __init__(
+        self, stage: SumsStage, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]
+    ):  # fmt: skip
+        plan = stage.plan
+        self.stage, self.plan, self.b = stage, plan, b
+        self.rows, self.lanes, self.lane_block, self.starts = rows, lanes, lane_block, starts
+        if not (plan.direct or plan.lanes_in_place):
+            self.lanes = b.at(lanes, b.mul(b.sub(lane_block, stage.first_block), plan.lane_slab_block), stage.kind)
+        self.sums = stage.sums_at(b, lane_block) if stage.own is None else stage.own.sums
+        self.counts = [stage.windows(b, n, start) for n, start in enumerate(starts)]
+        self.paces = row_major(plan.block, 1)
+
+    def run(self) -> None:
+        """All tiles."""
+        self._taps(0, (0, 0), 0, [])
+
+    def _taps(self, n: int, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
+        """The taps of axis n, and of all axes inside it."""
+        b, plan = self.b, self.plan
+        if n == len(plan.axes):
+            self._row_tiles(shift, tap, sums, self.stage.tile)
+            return
+        axis = plan.axes[n]
+        together = plan.tile_taps if n == len(plan.axes) - 1 else 1
+
+        def of_tap(r: Index, _: object) -> None:
+            moved, place = self._moved(n, r, shift), b.add(b.mul(tap, axis.taps), r)
+            if together == 1:
+                bounds = self.stage.bounds(b, axis, self.starts[n], self.counts[n], r)
+                self._taps(n + 1, moved, place, [*sums, self._summed(n, *bounds)])
+            elif not plan.direct:
+                pieces = self.segments(r) if plan.in_segments else ()
+                self._taps(n + 1, moved, place, [*sums, replace(self._summed(n, 0, self.counts[n]), segments=pieces)])
+            else:
+                self._row_tiles(moved, place, [*sums, self._summed(n, *axis.inside)], self.stage.tile)
+                b.loop(0, axis.taps, lambda t, _: self._borders(t, shift, tap, sums), name="border")
+
+        b.loop(0, axis.taps, of_tap, step=together, name="tap")
+
+    def _moved(self, n: int, r: Index, shift: Shift) -> Shift:
+        """At tap r and the first window of the block."""
+        b, plan = self.b, self.plan
+        axis, (a, x), start = plan.axes[n], shift, self.starts[n]
+        row_step, lane_step = plan.row_slab[0][n], plan.lane_slab[n]
+        x_step, y_step = (row_step, lane_step) if plan.rows_shift else (lane_step, row_step)
+        place = b.mul(b.sub(b.mul(r, plan.tap_step(n)), axis.low + plan.x_start[n]), x_step)
+        other: Index = 0
+        if plan.direct or plan.x_in_place:
+            place = b.add(place, b.mul(start, axis.stride * x_step))
+        if plan.direct or plan.y_in_place:
+            other = b.mul(start, y_step)
+        return (b.add(a, place), b.add(x, other)) if plan.rows_shift else (b.add(a, other), b.add(x, place))
+
+    def _summed(self, n: int, first: Index, last: Index) -> Reduction:
+        """Over windows of the block."""
+        plan = self.plan
+        row_step, lane_step = (plan.axes[n].stride, 1) if plan.rows_shift else (1, plan.axes[n].stride)
+        return Reduction(first, last, row_step * plan.row_slab[0][n], lane_step * plan.lane_slab[n], self.paces[n])
+
+    def segments(self, r: Index) -> tuple[Segment, ...]:
+        """Windows of a row that the same taps of a tile meet x in, from the first to the last; r is its first tap."""
+        b, plan, tile = self.b, self.plan, self.stage.tile
+        axis, taps, count = plan.axes[-1], plan.tile_taps, self.counts[-1]
+        bounds = [self.stage.bounds(b, axis, self.starts[-1], count, b.add(r, t)) for t in range(taps)]
+        first = [b.minimum(low, count) for low, _ in bounds]
+        last = [b.maximum(high, 0) for _, high in bounds]
+        rows, columns = range(len(tile.rows)), range(len(tile.columns))
+
+        def segment(low: Index, high: Index, start: int, stop: int) -> Segment:
+            of, others = (rows, columns) if plan.rows_shift else (columns, rows)
+            met = of[len(of) // taps * start : len(of) // taps * stop]
+            return Segment(low, high, *((met, others) if plan.rows_shift else (others, met)))
+
+        below = [segment(first[t], first[t - 1], t, taps) for t in range(taps - 1, 0, -1)]
+        above = [segment(last[t], last[t - 1], 0, t) for t in range(taps - 1, 0, -1)]
+        return (*below, segment(first[0], last[-1], 0, taps), *above)
+
+    def _borders(self, t: Index, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
+        """The windows, at either end, that only some taps of the innermost axis meet x in."""
+        b, n = self.b, len(self.plan.axes) - 1
+        axis, tile = self.plan.axes[n], self.stage.tile
+        single = replace(tile, rows=tile.rows[:1], c_rows=tile.c_rows[:1], unroll=1)
+        low, high = axis.inside
+        first, last = self.stage.bounds(b, axis, self.starts[n], self.counts[n], t)
+        place = b.add(b.mul(tap, axis.taps), t)
+        for start, stop in ((first, b.minimum(last, low)), (b.maximum(first, high), last)):
+            self._row_tiles(self._moved(n, t, shift), place, [*sums, self._summed(n, start, stop)], single)
+
+    # --- register tiles
+
+    def _row_tiles(self, shift: Shift, tap: Index, sums: list[Reduction], tile: Tile) -> None:
+        """Tile after tile along the row channels of the task."""
+        b, plan, stage = self.b, self.plan, self.stage
+        rest = b.sub(plan.row_count, stage.first_row)
+
+        def of_row(row: Index, _: object) -> None:
+            a = self._rows_at(shift, row)
+            x = b.at(self.lanes, shift[1], STORAGE[stage.lane_dtype])
+            walks = self._walks(shift, tap, row)
+            if stage.own is None:
+                place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
+                tile.emit(b, a, x, b.at(self.sums, place, stage.kind), sums, None, walks=walks)
+                return
+            place = stage.own.place(b, self.lane_block, tap, row)
+            total = tile.sum(b, a, x, stage.own.before(b, place), sums, walks=walks)
+            stage.own.after(b, place, total, self.lane_block, tap, row)
+
+        b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+
+    def _walks(self, shift: Shift, tap: Index, row: Index) -> list[Walk]:
+        """What a tile fetches on its way."""
+        b, plan, stage = self.b, self.plan, self.stage
+        if NextRows.wanted(plan):
+            most = b.sub(b.minimum(b.sub(plan.row_count, stage.first_row), plan.share_rows), plan.row_channels)
+            following = b.minimum(b.add(row, plan.row_channels), b.maximum(most, 0))
+            return [NextRows.of(plan, self._rows_at(shift, following))]
+        return list(stage.ahead.walks(b, b.sub(self.lane_block, stage.first_block), tap, row)) if stage.ahead else []
+
+    def _rows_at(self, shift: Shift, row: Index) -> Value:
+        """What a tile reads that begins with a row channel."""
+        return self.b.at(self.rows, self.b.add(shift[0], self.row_at(row)), STORAGE[self.stage.row_dtype])
+
+    def row_at(self, row: Index) -> Index:
+        """Where the slab of the row side has a channel."""
+        b, plan, channel_step = self.b, self.plan, self.plan.row_slab[1]
+        if plan.rows_repeated:
+            row = b.minimum(row, b.sub(plan.row_count - plan.row_channels, self.stage.first_row))
+        if plan.row_run == plan.share_rows:
+            return b.mul(row, channel_step)
+        run = b.floor_div(row, plan.row_run)
+        return b.dot([(run, plan.row_step - plan.row_run * channel_step), (row, channel_step)])

@@ -1,0 +1,1 @@
+"""What becomes of sums: results, weights gradients, bias gradients."""

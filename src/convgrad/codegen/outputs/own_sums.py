@@ -1,0 +1,179 @@
+"""Sums that one task forms alone, and turns into weights: from registers where it can, else when all are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from convgrad.codegen.copies.copying import Dim
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
+from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.outputs.finish import weights_copy, write_rows
+from convgrad.codegen.stages import Places
+from convgrad.plan.general.weights import WeightsPlan
+
+
+@dataclass
+class OwnSums:
+    """Of one task, at `sums` in its scratch memory, in the order (lane block, tap, row channel, lane).
+
+    The first block of windows starts from zeros in registers. Where a tile holds whole vectors of weights the last one
+    stores them as weights, so that a sum over one block of windows meets no other memory at all.
+    """
+
+    plan: WeightsPlan
+    tile: Tile
+    at: Places
+    sums: Value
+    bundle: Index
+    first_row: Index  # of the task
+    first_block: Index
+    last_block: Index
+    number: Index = 0  # of the block of windows
+
+    def place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
+        """Where the sums of a tile are."""
+        plan = self.plan
+        if plan.straight and self._blocks == 1:  # nobody comes back for them
+            return self.sums
+        which = b.sub(lane_block, self.first_block)
+        offset = b.dot([(which, plan.sum_block), (tap, plan.sum_rows * plan.width), (row, plan.width)])
+        return b.at(self.sums, offset, ARITHMETIC[plan.compute])
+
+    def before(self, b: Builder, place: Value) -> list[Value]:
+        """What the tile at a place starts from."""
+        fresh = self.fresh(b)
+        if isinstance(fresh, Value):
+            return b.one_of(fresh, self.tile.zeros, lambda: self.tile.load(b, place))
+        return self.tile.zeros()
+
+    def fresh(self, b: Builder) -> bool | Value:
+        """Whether tiles start from zeros."""
+        return b.compare("eq", self.number, 0) if self._blocks > 1 else True
+
+    def after(self, b: Builder, place: Value, tile: Sequence[Value], lane_block: Index, tap: Index, row: Index) -> None:
+        """Keep the tile at its place, or make it weights."""
+
+        def store(target: Value, row_step: int | None) -> None:
+            if row_step is None:
+                self.tile.store(b, target, tile)
+            else:
+                self._store_weights(b, target, tile)
+
+        self.keep(b, place, store, lane_block, tap, row)
+
+    def keep(
+        self, b: Builder, place: Value, store: Callable[[Value, int | None], None], lane_block: Index, tap: Index,
+        row: Index,
+    ) -> None:  # fmt: skip
+        """The same of any tile: `store` puts it among the sums or, with the step from row to row, among the weights."""
+        if not self.plan.straight:
+            store(place, None)
+        elif self._blocks == 1:
+            self._write(b, place, store, lane_block, tap, row)
+        else:
+            b.either(
+                b.compare("eq", self.number, self._blocks - 1),
+                lambda: self._write(b, place, store, lane_block, tap, row),
+                lambda: store(place, None),
+            )
+
+    def finish(self, b: Builder) -> None:
+        """All sums are there: write those that are not weights yet."""
+        plan = self.plan
+        if self._streams:
+            self.tile.isa.end_streams(b)
+        if plan.straight:
+            return
+        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+
+        def of_block(lane_block: Index, _: object) -> None:
+            def of_rows(row: Index, _: object) -> None:
+                rows = b.minimum(b.sub(count, row), plan.finish_rows)
+                sums = self.place(b, lane_block, 0, row)
+                write_rows(plan, b, self.at, sums, self.bundle, lane_block, b.add(self.first_row, row), rows)
+
+            b.loop(0, count, of_rows, step=plan.finish_rows, name="row")
+
+        b.loop(self.first_block, self.last_block, of_block, name="write")
+
+    @property
+    def _blocks(self) -> int:
+        return prod(self.plan.block_grid)
+
+    def _write(
+        self, b: Builder, place: Value, store: Callable[[Value, int | None], None], lane_block: Index, tap: Index,
+        row: Index,
+    ) -> None:  # fmt: skip
+        """Straight to the weights or, what is not all there of a tile, by way of its place."""
+        plan, p = self.plan, self.plan.problem
+        group = p.w_strides[0]
+        channel = b.add(self.first_row, row)
+        if plan.rows_repeated:
+            channel = b.minimum(channel, plan.row_count - plan.row_channels)
+        taps = zip(b.split(tap, p.taps), p.w_strides[3:], strict=True)
+        lane = b.mul(lane_block, plan.width)
+        if plan.lanes_in_place:
+            lane = b.minimum(lane, plan.lane_count - plan.width)
+        origin = b.dot([*taps, (self.bundle, group), (lane, 1), (channel, self._row_step)])
+        target = b.at(self.at.w, origin, STORAGE[p.out_dtype])
+        rows, lanes = b.sub(plan.row_count, channel), b.sub(plan.lane_count, lane)
+
+        def partly() -> None:
+            store(place, None)
+            box = [
+                Dim(b.minimum(rows, plan.row_channels), plan.width, self._row_step),
+                Dim(b.minimum(lanes, plan.width), 1, 1),
+            ]
+            of_tap = Dim(plan.tile_taps, plan.sum_rows * plan.width, p.w_strides[-1])
+            weights_copy(plan).emit(b, place, target, [of_tap, *box])
+
+        whole = self._whole(b, rows, lanes)
+        if whole is None:
+            store(target, self._row_step)
+        else:
+            b.either(whole, lambda: store(target, self._row_step), partly)
+
+    def _store_weights(self, b: Builder, target: Value, tile: Sequence[Value]) -> None:
+        straight = self._straight()
+        if self._streams:
+            aligned = self.tile.isa.is_aligned(b, self.at.w)
+            b.either(aligned, lambda: straight.stream(b, target, tile), lambda: straight.store(b, target, tile))
+        else:
+            straight.store(b, target, tile)
+
+    @property
+    def _row_step(self) -> int:
+        """From a channel of the rows to the next, in the weights."""
+        return self.plan.problem.w_strides[2 if self.plan.rows_shift else 1]
+
+    @property
+    def _streams(self) -> bool:
+        return self.plan.past_caches and self.tile.isa.streams
+
+    def _whole(self, b: Builder, rows: Index, lanes: Index) -> Value | None:
+        """Whether the weights have all rows and lanes of a tile; None: always."""
+        plan = self.plan
+        conditions = []
+        if plan.row_count % plan.row_channels and not plan.rows_in_place:
+            conditions.append(b.compare("sge", rows, plan.row_channels))
+        if plan.lane_count % plan.width and not plan.lanes_in_place:
+            conditions.append(b.compare("sge", lanes, plan.width))
+        if len(conditions) == 2:
+            return b.both(*conditions)
+        return conditions[0] if conditions else None
+
+    def _straight(self) -> Tile:
+        """The tile with its sums among the weights."""
+        plan, strides, row_step = self.plan, self.plan.problem.w_strides, self._row_step
+        taps, channels, vectors = range(plan.tile_taps), range(plan.row_channels), range(plan.vectors)
+        row_taps, column_taps = (taps, range(1)) if plan.rows_shift else (range(1), taps)
+        return replace(
+            self.tile,
+            c_dtype=plan.problem.out_dtype,
+            c_rows=tuple(t * strides[-1] + c * row_step for t in row_taps for c in channels),
+            c_columns=tuple(t * strides[-1] + v * plan.lanes for t in column_taps for v in vectors),
+        )

@@ -1,0 +1,1 @@
+"""Plans that multiply pairs of bf16 by dot products of vectors."""

@@ -1,0 +1,168 @@
+"""Plans for matrix units, with the cycles that they are predicted to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeVar
+
+from convgrad.plan.axes import GatherAxis, gather_axes
+from convgrad.plan.by_dots.choose_dots import dot_data_candidates, paired_outputs_candidates
+from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
+from convgrad.plan.by_dots.paired_outputs import PairedPlan
+from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
+from convgrad.plan.by_matrix.matrix_blocks import (
+    LOAD_ROWS,
+    TILE_OVERHEAD,
+    TILE_ROW,
+    UNALIGNED_ROWS,
+    VERDICT,
+    best_window_blocks,
+)
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
+from convgrad.plan.costs import MOVE, SPLIT, TURN
+from convgrad.plan.general.block_costs import NEAR_BYTES, PANEL_BYTES
+from convgrad.plan.general.blocks import best_blocks, even_share
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import writes_in_place
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import cuts
+from convgrad.plan.units import Products, loads_of, needs_watch, products_on
+from convgrad.plan.window_axes import window_axes
+from convgrad.problem.conv import ConvProblem, Ints
+
+OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
+NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
+FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
+MOST_PLANES = 16  # strides up to which x is worth packing in planes
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixTileShape:
+    """Outputs per axis, rows of a tile register, channels of a block, and predicted cycles for one group."""
+
+    tile: Ints
+    rows: int
+    width: int
+    cycles: float
+
+
+def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixDataPlan]]:
+    """Predicted cycles, and a plan of one tile per task, if a matrix unit can compute the problem at all."""
+    found = products_on(problem, machine) if machine.has_tiles else None
+    if found is None:
+        return
+    pieces, products = found
+    watch = needs_watch(problem.dtype, pieces)
+    if watch and problem.accumulate:
+        return  # what was added could not be taken back
+    axes = gather_axes(problem)
+    given, solved = problem.given, problem.solved
+    channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
+    phases = prod(len(axis.phases) for axis in axes)
+    taps = prod(problem.taps) / phases
+    in_strides, out_strides = problem.strides[given], problem.strides[solved]
+    shape = best_matrix_tile(axes, channels_out, channels_in, taps, products)
+    channels_first = abs(in_strides[2]) > abs(in_strides[-1])
+    out_channels_first = abs(out_strides[2]) > abs(out_strides[-1])
+    padded = -(-max(1, channels_in) // DEPTH) * DEPTH
+    most = max(DEPTH, PANEL_BYTES // round(max(1, 2 * pieces * taps * shape.width)))
+    i_block = -(-even_share(padded, most) // DEPTH) * DEPTH
+    plan = MatrixDataPlan(
+        problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, block=shape.tile, tile=shape.tile,
+        width=shape.width, lane_groups=1, spread=False, pixels=False, i_block=i_block, blocks_per_task=1,
+        pixel_major=True, rows=shape.rows, pieces=pieces, products=products, watch=watch,
+    )  # fmt: skip
+    cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
+    cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
+    cost += VERDICT if watch else 0
+    yield problem.groups * shape.cycles + cost, plan
+    if plan.solves_y and watch and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
+        run = channels_in * plan.axes[-1].taps
+        shape = best_matrix_tile(axes, channels_out, channels_in, taps, products, run=run)
+        along = as_kind(
+            MatrixRunPlan, plan, block=shape.tile, tile=shape.tile, width=shape.width, rows=shape.rows,
+            i_block=channels_in, unroll=1,
+        )  # fmt: skip
+        yield problem.groups * shape.cycles + cost, along
+
+
+def best_matrix_tile(
+    axes: tuple[GatherAxis, ...], channels: int, channels_in: int, taps: float, products: Products, *, run: int = 0
+) -> MatrixTileShape:
+    """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input.
+
+    `taps` are those of a phase, on average; which of them a tile meets is counted. With `run`, the innermost ones are
+    so many numbers with their channels, that rows of A begin with at any place.
+    """
+    a_loads, b_loads = loads_of(products)
+    pieces = 1 + max(piece for piece, _ in products)
+    deep = -(-(run or channels_in) // DEPTH)
+    taps = taps / axes[-1].taps if run else taps
+    a_rows = UNALIGNED_ROWS if run else 1
+    best: MatrixTileShape | None = None
+    *outer, inner = axes
+    for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
+        blocks = -(-channels // (lane_tiles * COLUMNS))
+        deepest = max(2 * pieces * taps * DEPTH * lane_tiles * COLUMNS, PANEL_BYTES)  # more is not packed at a time
+        panel = min(deepest, 2 * pieces * deep * taps * DEPTH * lane_tiles * COLUMNS)
+        b_row = 1 / LOAD_ROWS if panel < NEAR_BYTES else NEAR_ROW if panel < FAR_PANEL else FAR_ROW
+        for rows in cuts(inner.count, ROWS) or [1]:
+            shapes = [(*[1] * len(outer), rows), (*[1] * len(outer), 2 * rows)]
+            if outer:
+                shapes.append((*[1] * (len(outer) - 1), 2, rows))
+            for tile in shapes:
+                tiles = prod(axis.tiles(size) for axis, size in zip(axes, tile, strict=True))
+                visits = prod(axis.visits(size) for axis, size in zip(outer, tile, strict=False))
+                visits *= inner.tiles(tile[-1]) if run else inner.visits(tile[-1])
+                row_tiles = prod(tile) // rows
+                loads = a_loads * a_rows * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
+                step = max(len(products) * TILE_ROW * row_tiles * lane_tiles * rows, loads)
+                cycles = blocks * (visits * deep * step + tiles * TILE_OVERHEAD)
+                if best is None or cycles < best.cycles:
+                    best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)
+    assert best is not None
+    return best
+
+
+def data_candidates_on_units(
+    problem: ConvProblem, machine: Machine
+) -> list[tuple[float, MatrixDataPlan | PairedPlan | DotPointwisePlan]]:  # fmt: skip
+    """Likewise, by matrix tiles and by dot products."""
+    along_outputs = paired_outputs_candidates(problem, machine)
+    return [*matrix_data_candidates(problem, machine), *dot_data_candidates(problem, machine), *along_outputs]
+
+
+def finished_on_units(plan: OnUnit, cycles: float, fallback: DataPlan) -> OnUnit:
+    """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
+    plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
+    plan = replace(plan, fallback=fallback) if plan.watch else plan
+    rounds = plan.BY_DOTS or plan.problem.out_dtype == "f32"  # on the way to memory, if need be
+    return replace(plan, writes_in_place=rounds and writes_in_place(plan))
+
+
+# --- weights
+
+
+def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, MatrixWeightsPlan]]:
+    """Predicted cycles, and a plan, if a matrix unit can compute the problem at all."""
+    found = products_on(problem, machine) if machine.has_tiles else None
+    axes = window_axes(problem)
+    if found is None or max(axis.stride for axis in axes[-2:]) > MOST_PLANES:
+        return
+    pieces, products = found
+    watch = needs_watch(problem.dtype, pieces)
+    c, k = problem.x_channels, problem.y_channels
+    row_tiles, lane_tiles = 2 if c > ROWS else 1, 2 if k > COLUMNS else 1
+    for kind in (MatrixWeightsPlan, GatheredWeightsPlan):
+        plan = kind(
+            problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side="y",
+            vectors=lane_tiles, lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1,
+            block=(1,) * len(axes), chunks=1, lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces,
+            products=products, watch=watch,
+        )  # fmt: skip
+        yield best_window_blocks(plan)

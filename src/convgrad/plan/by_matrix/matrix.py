@@ -1,0 +1,167 @@
+"""Plans for matrix units: the blocking of a DataPlan, with tiles of 16 outputs and 16 channels as its numbers.
+
+Operands are packed as the bf16 pieces of `plan/units.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.plan.costs import SPLIT
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.strides import row_major
+from convgrad.plan.units import WHOLE, Products
+from convgrad.problem.conv import Ints
+
+ROWS = 16  # outputs, or channels, of a tile
+COLUMNS = 16  # channels of a tile
+DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
+
+
+def halves_of(channels: int) -> tuple[int, int]:
+    """How many of up to 32 channels are the first of a pair, and how many the second."""
+    return -(-channels // 2), channels // 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bits of the magnitudes of f32 from which, and exponents, with their bias, below which the unit is not to be used.
+
+    A product is judged by the least magnitudes of both operands, as the sum of their exponents.
+    """
+
+    large: int
+    least: int
+    least_product: int
+
+
+INFINITY, BIAS, LEAST_NORMAL = 0x7F800000, 127, -126
+# From 2^127 on a rounded piece may be infinite; the last of 24 bits of a number, or of a product, is to be normal.
+OF_PIECES = Limits(0x7F000000, BIAS + LEAST_NORMAL + 24, 2 * BIAS + LEAST_NORMAL + 24)
+# The 16 bits of a product of two bf16 are to be normal: then all sums are multiples of the least normal number, and
+# nothing is ever a denormal. Infinity would meet the zeros that fill up tiles of weights gradients.
+OF_BF16 = Limits(INFINITY, BIAS + LEAST_NORMAL, 2 * BIAS + LEAST_NORMAL + 14)
+
+
+def limits_of(dtype: str) -> Limits:
+    """Of a plan whose data are watched."""
+    return OF_BF16 if dtype == "bf16" else OF_PIECES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixDataPlan(DataPlan):
+    """Blocking of a problem that solves for X or Y on a matrix unit.
+
+    Outputs of the innermost axis are the rows of A, `rows` at a time; output channels are the columns of B; input
+    channels, padded to whole tiles, are summed. The slab is in the order (block of 32 channels, piece, position,
+    channel), a panel in the order (tap, block of 32 channels, piece, block of 16 lanes, pair of channels, lane, channel
+    of the pair). Partners are as far apart as a block has pairs; bf16 that are moved two by two are neighbours instead.
+
+    If `watch` is set, tasks look for numbers that pieces cannot stand for, and where there are any, `fallback` computes
+    everything again.
+    """
+
+    KIND = "on matrix tiles"
+    ON_UNITS = True
+
+    rows: int
+    pieces: int
+    products: Products
+    watch: bool
+    fallback: DataPlan | None = None
+
+    @property
+    def fetches_slab(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def fetches_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def splitting(self) -> float:
+        """Into several pieces."""
+        return SPLIT * self.pieces if self.pieces > 1 else 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether the pieces hold all of a number."""
+        return self.pieces >= WHOLE[self.problem.dtype]
+
+    @property
+    def packed_bytes(self) -> int:
+        """Of a number in the slab and in the panels."""
+        return 2
+
+    @property
+    def channel_unit(self) -> int:
+        """Input channels come in multiples of this."""
+        return DEPTH
+
+    @property
+    def runs(self) -> int:
+        """The unit has an order of its own."""
+        return 1
+
+    @property
+    def deep_blocks(self) -> int:
+        """Blocks of `channel_unit` input channels in a slab."""
+        return -(-self.i_block // self.channel_unit)
+
+    @property
+    def lane_tiles(self) -> int:
+        """Tiles side by side in a block of lanes."""
+        return self.width // COLUMNS
+
+    @property
+    def panel(self) -> int:
+        """Packed weights of one block of lanes and one block of input channels, all pieces."""
+        return self.taps * self.deep_blocks * self.channel_unit * self.width * self.pieces
+
+    @property
+    def piece_step(self) -> int:
+        """From one piece of the slab to the next."""
+        return prod(self.slab_extent) * self.channel_unit
+
+    @property
+    def slab_strides(self) -> tuple[Ints, int]:
+        """Per axis, and of a block of input channels."""
+        return row_major(self.slab_extent, self.channel_unit), self.pieces * self.piece_step
+
+    @property
+    def slab_size(self) -> int:
+        """All pieces."""
+        return self.deep_blocks * self.pieces * self.piece_step
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        assert not any((self.spread, self.pixels, self.reads_in_place))
+        assert self.unroll == 0
+        assert self.width in (COLUMNS, 2 * COLUMNS)
+        assert 1 <= self.rows <= ROWS
+        assert self.tile[-1] % self.rows == 0
+        assert prod(self.tile) in (self.rows, 2 * self.rows)
+        assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
+        assert self.i_block % DEPTH == 0
+        assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
+        assert not self.writes_in_place or (self.i_blocks == 1 and self.problem.out_dtype == "f32")
+
+    def __str__(self) -> str:
+        lines = [
+            f"data plan on {self.isa}, matrix tiles: {self.rows} outputs x {COLUMNS} channels, "
+            f"tile {self.tile} x {self.width}, {len(self.products)} products of {self.pieces} bf16 pieces, "
+            f"block {self.block}, i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
+            f"slab of {self.slab_size} numbers"
+            + (", written in place" if self.writes_in_place else "")
+            + (", own weights" if self.packs_weights else ""),
+            *(f"  {reason}" for reason in self.reasons),
+        ]
+        return "\n".join([*lines, *watched(self.fallback)])
+
+
+def watched(fallback: object) -> list[str]:
+    """What a plan says of the one that takes over where pieces fail."""
+    return [] if fallback is None else [f"  for numbers that pieces cannot stand for: {str(fallback).splitlines()[0]}"]

@@ -1,0 +1,190 @@
+"""How many windows a task of a MatrixWeightsPlan packs at a time, and who shares channels, by predicted cycles.
+
+Every share of the lanes packs x again, and every share of the rows y: with few taps that costs more than the
+arithmetic. Small blocks of windows keep all channels in the cache instead, but fetch and store the sums more often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeVar
+
+from convgrad.plan.by_dots.dots import LANES, PAIR, DotWeightsPlan
+from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.costs import MOVE, SPLIT, TURN
+from convgrad.plan.general.block_costs import OVERFLOW
+from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
+from convgrad.plan.tiles import dot_cycles
+from convgrad.plan.window_axes import WindowAxis
+from convgrad.problem.conv import Ints
+
+Plan = TypeVar("Plan", bound=MatrixWeightsPlan)
+
+TILE_ROW = 1.4  # cycles for a row of A in a product of tiles: loops of one and of six products took 1.3 and 1.5
+LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
+TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
+VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
+LOOK = 2000.0  # to look at what was noted, without others
+PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
+GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
+SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
+UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
+ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
+ZERO_BYTES = 32.0  # per cycle
+PACKED_AGAIN = 2.0  # what packing counts among blocks and shares of one plan: it leaves caches and threads to wait
+SLAB_BYTES = 768 * 1024  # of x and y together
+SUM_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
+MOST_WINDOWS = 4096
+MOST_CHUNKS = 16
+LEAST_TASKS = 16
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class _OfBlock:
+    """What shares and chunks do not change."""
+
+    products: float  # cycles
+    gathered: float  # likewise, in each share of the lanes
+    of_x: int  # numbers of a channel that all blocks pack
+    of_y: int
+    row_bytes: int  # of the slab, per channel of x
+    lane_bytes: int  # per block of lanes
+
+
+def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
+    blocks, size = prod(plan.block_grid), plan.packed_bytes * plan.pieces
+    return _OfBlock(
+        products=_products(plan),
+        gathered=_gathered(plan),
+        of_x=blocks * plan.x_outer_strides[0] * plan.outer_extent[0],  # with what blocks have in common, and zeros
+        of_y=blocks * prod(plan.block),
+        row_bytes=size * plan.row_slab[1],
+        lane_bytes=size * plan.lane_slab_block,
+    )
+
+
+def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
+    """Predicted cycles, and the plan with the best blocks of windows, chunks and shares."""
+    few = plan.tile_taps > 1  # channels of x, which lie together, or planes that are packed together
+    tiles = 1 if few else -(-plan.row_count // plan.row_channels), plan.lane_blocks
+    shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
+    best: tuple[float, Plan, _OfBlock] | None = None
+    for block in _blocks(plan):
+        blocked = replace(plan, block=block)
+        found = _of_block(blocked)
+        for rows, lanes in shares:
+            for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
+                cycles = _cost(candidate, found, PACKED_AGAIN)
+                if best is None or cycles < best[0]:
+                    best = cycles, candidate, found
+    assert best is not None
+    _, chosen, found = best
+    return _cost(chosen, found), chosen
+
+
+def _shares(tiles: int) -> list[int]:
+    """Numbers of shares of which none is empty."""
+    return [n for n in SHARES if n <= tiles and -(-tiles // -(-tiles // n)) == n]
+
+
+def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
+    """Windows per axis: innermost first, an outer axis only once the inner ones are whole."""
+    block = [1] * len(plan.axes)
+    for n in reversed(range(len(block))):
+        windows = max(1, plan.axes[n].windows)
+        while block[n] < windows:
+            if prod(block) >= DEPTH:
+                yield tuple(block)
+            following = min(windows, 2 * block[n])
+            if prod(block) // block[n] * following > MOST_WINDOWS:
+                break
+            block[n] = following
+        if block[n] < windows:
+            break
+    yield tuple(block)
+
+
+def _chunked(plan: Plan) -> Iterator[Plan]:
+    """With as many chunks as their sums, and blocks of windows, allow; or fewer, where a task may keep its own."""
+    most = 1 + SUM_BYTES // max(1, 4 * plan.sum_size)
+    most = max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
+    for chunks in sorted({1, 2, 4, 8, most}):
+        if chunks <= most:
+            yield replace(plan, chunks=chunks)
+
+
+def _products(plan: MatrixWeightsPlan) -> float:
+    """Cycles of all products of tiles, and of fetching and storing their sums."""
+    if isinstance(plan, DotWeightsPlan):
+        return _dot_products(plan)
+    row_tiles, lane_tiles = plan.row_tiles, plan.width // COLUMNS
+    gathered = isinstance(plan, GatheredWeightsPlan)
+    rows = row_tiles * plan.rows
+    loads = ((1 if gathered else UNALIGNED_ROWS) * rows + lane_tiles * ROWS) / LOAD_ROWS
+    step = len(plan.products) * max(TILE_ROW * rows * lane_tiles, loads)
+    steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
+    sums = TILE_OVERHEAD + SUM_ROWS * rows * lane_tiles
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
+    return prod(plan.block_grid) * tiles * (steps * step + sums)
+
+
+def _dot_products(plan: DotWeightsPlan) -> float:
+    """The same of register tiles, of which each tap has those of the windows that it meets x in."""
+    rows = prod(plan.outer_block) * prod(_met(axis) for axis in plan.outer)
+    tile_rows = plan.tile_taps * plan.row_channels
+    steps = rows * (ROW + plan.depth / PAIR * dot_cycles(tile_rows, plan.vectors, near=True))
+    sums = TILE_OVERHEAD + SUM_VECTOR * tile_rows * plan.vectors
+    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups
+    tiles *= plan.taps // plan.tile_taps
+    return prod(plan.block_grid) * tiles * (steps + sums)
+
+
+def _gathered(plan: MatrixWeightsPlan) -> float:
+    """Cycles of gathering what taps meet."""
+    if not isinstance(plan, GatheredWeightsPlan):
+        return 0.0
+    lines = prod(plan.block[:-1]) * -(-plan.block[-1] // DEPTH) * plan.pieces * plan.row_channels
+    tiles = -(-plan.row_count // plan.row_channels) * plan.problem.groups * plan.taps
+    return GATHER * prod(plan.block_grid) * tiles * lines
+
+
+def _met(axis: WindowAxis) -> float:
+    """The share of the windows of an axis that a tap meets x in, on average."""
+    met = (axis.met(r) for r in range(axis.taps))
+    return sum(last - first for first, last in met) / max(1, axis.taps * axis.windows)
+
+
+def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> float:
+    """All cycles; more where slabs outgrow the cache or tasks are too few. Packing counts `packed` times."""
+    p, blocks = plan.problem, prod(plan.block_grid)
+    turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
+    packing = block.gathered * plan.lane_shares
+    squares = not turned["y"] and isinstance(plan, DotWeightsPlan)  # of whole vectors, however few channels there are
+    for name, count, channels, again, turn in (
+        ("x", block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
+        ("y", block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
+    ):
+        packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
+        if p.groups > 1 and turned[name] and isinstance(plan, DotWeightsPlan):
+            packing += count * p.groups * again * PIECE
+    slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
+    tasks = prod(plan.grid)
+    zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
+    overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
+    cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
+    cycles += block.products * (1 + overflow) + packed * packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
+    return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
+
+
+def _sum_cost(plan: MatrixWeightsPlan) -> float:
+    """To make weights of the sums of all chunks; to clear, write and read those that tasks share, too."""
+    cycles = plan.sum_size * SUM_MOVE
+    if not plan.own_sums:
+        far = 4 * plan.chunks * plan.sum_size > FAR_SUM_BYTES
+        cycles += 2 * plan.chunks * plan.sum_size * SUM_MOVE * (FAR_SUM if far else 1)
+    return cycles

@@ -1,0 +1,162 @@
+"""Plans of depthwise problems with tiles of several rows, by predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import TypeVar
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan, cycles_by_dots
+from convgrad.plan.costs import LINE
+from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.depthwise.plane_rows import is_narrow
+from convgrad.plan.general.blocks import even_share
+from convgrad.plan.general.data import KEPT_BYTES, DataPlan
+from convgrad.plan.general.data_in_place import lines_of_l1
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
+
+Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
+
+MOST_ROWS = 14  # of a tile
+SPARE = 5  # one register of so many is not for sums and taps, or a widened row: what is read next waits there
+MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all tiles
+MOST_WRITTEN = 2100
+MOST_BODIES = 4
+MOST_STREAMS = 13  # rows of the input that strides keep apart, side by side: a core follows no more of them
+LOAD = 0.7  # cycles for a vector of the input, or of weights
+ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
+APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
+FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
+NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
+BY_DOTS = 0.05  # of that, by dot products
+FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
+WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
+COUNTED = 0.8  # of cycles that leave out less than those of vectors do, with which they are compared
+LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and of one with gaps between them
+MOST_PAIRED_BODIES = 5
+STORE = 1.0  # to begin and to store a sum
+COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
+TASKS = 32  # of a block of rows each
+LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
+NEAR_BLOCKS = 8  # of groups, that should stay together
+ALIKE = 0.99  # of the cycles of tiles of one row, which wait for memory as long
+
+
+def depthwise_data_candidates(
+    base: DataPlan, cycles: float, machine: Machine
+) -> Iterator[tuple[float, DepthwiseDataPlan]]:
+    """Predicted cycles and the plan, where tiles can be written out; `base` has tiles of one row and takes `cycles`.
+
+    The same by dot products, where there are any.
+    """
+    p, axes = base.problem, base.axes
+    if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
+        return
+    plain = as_kind(
+        DepthwiseDataPlan, base, width=base.lanes, lane_groups=base.lanes, unroll=0, packs_weights=False,
+        reads_in_place=True, writes_in_place=True,
+    )  # fmt: skip
+    best = _best_tile(plain, machine)
+    if best is None:
+        return
+    yield min(_cycles(best, machine.registers), ALIKE * cycles), _shared(best)
+    inner = axes[-1]
+    least = LEAST_PAIRED if abs(inner.offset_step) == 1 else LEAST_APART
+    if machine.has_dots and p.dtype == "bf16" and inner.taps >= least and p.groups > base.lanes:
+        width = 2 * base.lanes
+        by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
+        if by_dots is not None:
+            yield _cycles(by_dots, machine.registers), _shared(by_dots)
+
+
+def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
+    """With the tile of the fewest cycles, if one can be written out."""
+    axes = plain.axes
+    ones = (1,) * (len(axes) - 2)
+    found: list[Depthwise] = []
+    images = prod(axis.count for axis in axes[:-2])
+    many = plain.width // plain.lanes
+    shares = max(1, plain.lane_blocks * many // NEAR_BLOCKS)
+    phases, others = (len(axis.phases) for axis in axes[-2:])
+    taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
+    outer = prod(len(axis.phases) for axis in axes[:-2])
+    few = 1 if plain.past_caches else FEW_ROWS
+    most_bodies = MOST_PAIRED_BODIES if isinstance(plain, DotDepthwisePlan) else MOST_BODIES
+    for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
+        if rows > few and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
+            break
+        if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
+            break
+        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others * many)
+        alone = rows == many == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
+        for columns in range(1 + alone, min(most, axes[-1].count) + 1):
+            plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
+            products = rows * taps * plan.row_products
+            if products > MOST_PRODUCTS:
+                break
+            if plan.body_count <= most_bodies and outer * plan.body_count * products <= MOST_WRITTEN:
+                found.append(plan)
+    return min(found, key=lambda plan: _cycles(plan, machine.registers)) if found else None
+
+
+def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
+    """Of all tiles."""
+    if isinstance(plan, DotDepthwisePlan):
+        return COUNTED * cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
+    outer, rows = plan.axes[:-2], plan.tile[-2]
+    read = len(plan.column_steps())  # columns of the input
+    again = (1.0 if plan.whole_vectors else ACROSS_LINES) * read * plan.reads_again
+    loads = LOAD * (again + plan.row_weights)
+    pairs = rows * sum(phase.taps for phase in plan.rows.phases)
+    at_a_tap = pairs * max(plan.row_products / FMA_PER_CYCLE, loads)
+    at_a_tap += FETCH * len(plan.row_steps) * read + _widening(plan, read, registers)
+    visits = prod(axis.visits(1) for axis in outer)
+    each = TILE_OVERHEAD + (STORE + COLLIDE * _collide(plan)) * plan.sums
+    sums = prod(axis.count for axis in outer) * each
+    return plan.lane_blocks * plan.tiles * (visits * at_a_tap + sums) + _far(plan)
+
+
+def _far(plan: DepthwiseDataPlan) -> float:
+    """Cycles of all tiles in which they wait for lines that L2 does not hold."""
+    p, (rows, columns), inner = plan.problem, plan.tile[-2:], plan.columns
+    size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    by_dots = isinstance(plan, DotDepthwisePlan)
+    if size <= (FAR_BYTES if by_dots else KEPT_BYTES):  # found out about along a row
+        return 0.0
+    lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if plan.whole_vectors else 2)
+    narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
+    less = BY_DOTS if by_dots else NARROW if narrow else 1.0
+    each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
+    return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each
+
+
+def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
+    """Cycles of a tile that widens so many vectors of each row of the input, and keeps them for its rows."""
+    if not is_narrow(plan.problem):
+        return 0.0
+    kept = any(len(met) > 1 for _, met in plan.row_steps)
+    spilled = max(0, plan.sums + read - (registers - registers // SPARE)) if kept else 0
+    return len(plan.row_steps) * (WIDEN * read + SPILL * spilled)
+
+
+def _collide(plan: DepthwiseDataPlan) -> bool:
+    """Whether lines of a tile push each other out of L1, since positions a power of two apart share its sets."""
+    p = plan.problem
+    step = SIZES[p.dtype] * plan.result_strides[0][-1][0]
+    return plan.sums + len(plan.row_steps) * len(plan.column_steps()) > lines_of_l1(step)
+
+
+def _shared(plan: Depthwise) -> Depthwise:
+    """With rows enough for some tasks, or all groups divided among them."""
+    outer = prod(axis.count for axis in plan.axes[:-2])
+    rows, count = plan.tile[-2], plan.rows.count
+    tiles = -(-count // rows)
+    wanted = -(-TASKS // outer)
+    block = min(tiles, -(-tiles // min(tiles, wanted))) * rows
+    shared = replace(plan, block=(*plan.block[:-2], block, plan.block[-1]), blocks_per_task=plan.lane_blocks)
+    pieces = -(-LEAST_TASKS // prod(shared.grid))
+    return replace(shared, blocks_per_task=even_share(plan.lane_blocks, max(1, plan.lane_blocks // pieces)))

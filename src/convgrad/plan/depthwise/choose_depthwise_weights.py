@@ -1,0 +1,147 @@
+"""The plan of a weights gradient of single channels, with what they meet side by side, by predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import TypeVar
+
+from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan, pairs_met_on
+from convgrad.plan.by_matrix.matrix_blocks import LOOK
+from convgrad.plan.costs import LINE
+from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan, met_on
+from convgrad.plan.general.blocks import even_share
+from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.general.window_blocks import rows_of_windows
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
+from convgrad.plan.tiles import FMA_PER_CYCLE
+
+Plan = TypeVar("Plan", bound=DepthwiseWeightsPlan)
+
+ROWS, COLUMNS, SHORT = 2, 4, 8  # windows of a tile: more gain nothing, but where rows are short
+WIDENED_ROWS = 4  # of windows of 16 bits in a tile; half as many next to half as many registers
+MOST_WIDENED = 9  # taps of such a tile
+DOT_ROWS, DOT_COLUMNS = (2, 4), (4, 6, 8, 14)  # of windows of a tile of dot products
+LEAST_DOT_TAPS = 20  # of a plane: fewer gain hardly anything by what is interleaved for them
+TURNED, READ, LOOKED = 0.8, 0.5, 0.5  # cycles to interleave two vectors, to read one or a sum, to look at one of x or y
+SPARE = 4  # registers besides sums and windows
+MOST_TAPS = 49  # of a plane
+MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
+MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
+LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
+LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
+ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
+
+
+def depthwise_weights_candidates(
+    base: WeightsPlan, cycles: float, machine: Machine
+) -> Iterator[tuple[float, DepthwiseWeightsPlan]]:
+    """Predicted cycles and the plan; `base` has the same lanes, in tiles of one row of taps, and takes `cycles`."""
+    p, taps, side = base.problem, base.problem.taps, base.lane_side
+    if p.rank < 2 or base.row_count != 1 or not (base.lane_count == 1 if base.spread else p.groups == 1):
+        return
+    lanes, steps = p.groups if base.spread else base.lane_count, [p.strides[n][1] for n in "xy"]
+    if set(steps if base.spread else [p.strides[side][2]]) != {1}:
+        return
+    if lanes * (LEAST_SPREAD if base.spread else LEAST) < base.lanes:
+        return
+    if lanes % base.lanes and machine.lanes_f32 * 4 != LINE:
+        return
+    if prod(taps[-2:]) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
+        return
+    fitting = [(machine.registers - SPARE) // taps[-1] - rows for rows in (1, ROWS)]  # rows of taps
+    rows = 1 if fitting[0] >= taps[-2] > fitting[1] or base.axes[-2].windows == 1 else ROWS
+    tap_rows = min(taps[-2], fitting[rows > 1])
+    if tap_rows < 1:
+        return
+    windows = base.axes[-1].windows
+    columns = SHORT if windows <= SHORT * rows else COLUMNS
+    wider = _wider(base, machine)
+    if wider:
+        rows, columns, tap_rows = wider, SHORT, taps[-2]
+    columns = even_share(windows, columns)
+    plan = as_kind(
+        DepthwiseWeightsPlan, base, vectors=-(-lanes // base.lanes), lane_groups=p.groups, row_channels=1, tile_taps=1,
+        unroll=1, direct=True, rows=rows, columns=columns, tap_rows=tap_rows,
+    )  # fmt: skip
+    if _fits(plan):
+        plan = _blocked(plan)
+        yield min(_cycles(plan), ALIKE * cycles), plan
+        yield from _by_dots(plan, machine)
+
+
+def _fits(plan: DepthwiseWeightsPlan) -> bool:
+    tiles, first, last = plan.whole_tiles
+    return plan.zeros <= MOST_ZEROS and tiles - last + first <= MOST_PIECES
+
+
+def _blocked(plan: Plan) -> Plan:
+    """With blocks of whole tiles, and chunks."""
+    blocked = rows_of_windows(plan)
+    block = (*blocked.block[:-2], max(plan.rows, blocked.block[-2] // plan.rows * plan.rows), blocked.block[-1])
+    plan = replace(plan, block=block)
+    return replace(plan, chunks=min(blocked.chunks, prod(plan.block_grid)))
+
+
+def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[float, DepthwiseDotsPlan]]:
+    """Predicted cycles and the plan of dot products, with that plan to take over."""
+    p, (row, inner) = plan.problem, plan.axes[-2:]
+    if p.dtype != "bf16" or not machine.has_dots or not plan.spread or p.accumulate:
+        return
+    if inner.stride > 1 or plan.plane_taps < LEAST_DOT_TAPS:
+        return
+    base = as_kind(DepthwiseDotsPlan, plan, vectors=-(-plan.vectors // 2) * 2, fallback=plan)
+    found = []
+    for rows, columns, tap_rows in product(DOT_ROWS, DOT_COLUMNS, range(1, row.taps + 1)):
+        columns = -(-even_share(inner.windows, columns) // 2) * 2
+        if tap_rows * inner.taps + rows * columns // 2 <= machine.registers - SPARE + 1:
+            dots = replace(base, rows=min(rows, row.windows), columns=columns, tap_rows=tap_rows)
+            found += [(_dot_cycles(dots), dots)] if _fits(dots) else []
+    if found:
+        cycles, dots = min(found, key=lambda candidate: candidate[0])
+        yield cycles + LOOK, _blocked(dots)
+
+
+def _wider(base: WeightsPlan, machine: Machine) -> int:
+    """Rows of windows of a tile of 16 bits, which widens what it reads for all of them; 0 where that would not pay."""
+    p, row = base.problem, base.axes[-2]
+    whole = machine.lanes_f32 * 4 == LINE  # two instructions widen it, else one does f16
+    widened = p.dtype == "bf16" or (p.dtype == "f16" and whole)
+    if not widened or row.stride > 1 or prod(p.taps[-2:]) > MOST_WIDENED:
+        return 0
+    rows = WIDENED_ROWS if whole else WIDENED_ROWS // 2
+    return rows if (p.taps[-2] + rows) * p.taps[-1] < machine.registers and rows * 2 <= row.windows else 0
+
+
+def _cycles(plan: DepthwiseWeightsPlan) -> float:
+    """Of all tiles."""
+    row, inner = plan.axes[-2:]
+    of_tile = 0.0
+    for tap_rows, many in plan.tap_pieces:
+        x_rows = row.stride * (plan.rows - 1) + tap_rows if row.stride < tap_rows else plan.rows * tap_rows
+        x_columns = min(plan.x_columns, plan.columns * inner.taps)
+        sums = tap_rows * inner.taps
+        loads = LOAD * (x_rows * x_columns + plan.rows * plan.columns + 2 * sums)
+        of_tile += many * max(sums * plan.rows * plan.columns / FMA_PER_CYCLE, loads)
+    return _tiles(plan) * plan.vectors * of_tile
+
+
+def _tiles(plan: DepthwiseWeightsPlan) -> int:
+    row, inner = plan.axes[-2:]
+    planes = prod(sum(last - first for first, last in map(axis.met, range(axis.taps))) for axis in plan.axes[:-2])
+    return planes * -(-row.windows // plan.rows) * -(-inner.windows // plan.columns)
+
+
+def _dot_cycles(plan: DepthwiseDotsPlan) -> float:
+    """Likewise of pairs of windows, for every vector of sums."""
+    (row, inner), pairs = plan.axes[-2:], plan.rows * plan.columns // 2
+    of_tile = LOOKED * plan.rows * plan.columns
+    for tap_rows, many in plan.tap_pieces:
+        x_rows = len(met_on(row, plan.rows, range(tap_rows)))
+        turned = x_rows * len(pairs_met_on(inner, plan.columns)) + pairs
+        loads = x_rows * plan.x_columns + 2 * pairs + 2 * tap_rows * inner.taps
+        of_tile += many * (tap_rows * inner.taps * pairs + TURNED * turned + READ * loads)
+    return _tiles(plan) * plan.vectors * of_tile / FMA_PER_CYCLE  # the measure of what f32 takes

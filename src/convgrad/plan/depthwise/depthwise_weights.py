@@ -1,0 +1,125 @@
+"""W of single channels, with what they meet side by side and in place: tiles of several rows and columns of windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from convgrad.plan.depthwise.plane_costs import tap_pieces
+from convgrad.plan.depthwise.plane_rows import is_large, windows_ahead
+from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.window_axes import WindowAxis
+
+AHEAD_FROM = 1024 * 1024  # bytes of x and y from which on they are asked for ahead
+
+Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at which tap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseWeightsPlan(WeightsPlan):
+    """A WeightsPlan with lanes across all groups, whose tile is a vector of sums for each tap of some rows of taps.
+
+    Or across the channels of one side, where the other one has a single channel, of which numbers are broadcast. A task
+    goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all lanes: an element
+    of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros; columns
+    beside it are left out, by tiles of their own at either end of a row. Of volumes, rows of windows meet one plane of
+    taps after the other, those of planes that x has.
+    """
+
+    rows: int  # windows of a tile
+    columns: int
+    tap_rows: int  # of a tile: all, or fewer
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return f"{self.lanes_along}, taps together"
+
+    @property
+    def together(self) -> int:
+        """Vectors of sums of the lanes that are read at a time."""
+        return 1
+
+    @property
+    def own_sums(self) -> bool:
+        """No: sums are always added up, and written, by the second stage."""
+        return False
+
+    def vectors_of(self, name: str) -> bool:
+        """Whether a tensor has lanes side by side, or one number for all of them."""
+        return self.spread or name == self.lane_side
+
+    def lane_step(self, name: str) -> int:
+        """From the numbers of a lane to those of the next."""
+        strides = self.problem.strides[name]
+        return strides[1] if self.spread else strides[2] if self.vectors_of(name) else 0
+
+    @property
+    def all_lanes(self) -> int:
+        """Groups, or channels."""
+        return self.problem.groups if self.spread else self.lane_count
+
+    @property
+    def tap_pieces(self) -> tuple[tuple[int, int], ...]:
+        """Rows of taps of a tile and how many such tiles follow each other."""
+        return tap_pieces(self.axes[-2].taps, self.tap_rows)
+
+    @property
+    def plane_taps(self) -> int:
+        """Of the axes of rows and columns."""
+        return prod(axis.taps for axis in self.axes[-2:])
+
+    @property
+    def x_columns(self) -> int:
+        """Elements of a row of x from the first to the last that a tile meets."""
+        axis = self.axes[-1]
+        return axis.stride * (self.columns - 1) + axis.dilation * (axis.taps - 1) + 1
+
+    @property
+    def whole_tiles(self) -> tuple[int, int, int]:
+        """How many tiles a row has, and from which to which x is there for all columns and taps."""
+        axis, columns = self.axes[-1], self.columns
+        low, high = axis.inside
+        tiles = -(-axis.windows // columns)
+        first = min(tiles, -(-low // columns))
+        return tiles, first, max(first, high // columns)
+
+    @property
+    def zeros(self) -> int:
+        """Numbers from the first to the last that a tile reads of a row."""
+        return (self.x_columns - 1) * self.problem.x_strides[-1] + self.together * self.lanes
+
+    def bytes_ahead(self, name: str) -> int:
+        """From a row of a tensor to the one that is asked for."""
+        return windows_ahead(self.problem, name, self.rows)
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether memory is asked for before it is read."""
+        return is_large(self.problem, AHEAD_FROM)
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        p = self.problem
+        assert self.direct
+        assert self.row_count == 1
+        assert self.lane_count == 1 if self.spread else p.groups == 1
+        assert self.lane_step(self.lane_side) == 1
+        assert len(self.axes) >= 3
+        assert self.bundles == self.lane_shares == self.row_shares == 1
+        assert set(self.block[:-2]) == {1}
+        assert self.block[-2] % self.rows == 0
+
+    def __str__(self) -> str:
+        text = WeightsPlan.__str__(self)
+        tile = f"{self.tap_rows} x {self.axes[-1].taps} taps of {self.rows} x {self.columns} windows, "
+        return text.replace("in place, ", f"in place, {tile}", 1)
+
+
+def met_on(axis: WindowAxis, windows: int, taps: range) -> dict[int, Met]:
+    """Elements of x that so many windows meet at some taps, from the first window's place of x on."""
+    found: dict[int, Met] = {}
+    for r in taps:
+        for j in range(windows):
+            found.setdefault(axis.stride * j + axis.dilation * r - axis.low, []).append((j, r))
+    return dict(sorted(found.items()))

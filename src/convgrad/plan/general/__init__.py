@@ -1,0 +1,1 @@
+"""Plans for anything: vectors along channels, across groups or along outputs, packed block by block."""

@@ -1,0 +1,204 @@
+"""Predicted cycles of blocks: packing, results that pass through memory, weights, and caches that overflow.
+
+Constants were measured (docs/measured_facts.md) and are part of what decides the order of sums: see `blocks`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE, MOVE, TURN
+from convgrad.plan.general.data import KEPT_BYTES, DataPlan
+from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
+
+PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
+SLAB_BYTES = 256 * 1024
+RESULT_BYTES = 512 * 1024
+OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
+LEAST_TASKS = 8  # that keep a few threads evenly busy
+LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
+EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally fast, and wait for the last task
+LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly; of a task that a thread waits for
+FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
+STREAMED_BYTES, STREAM_BYTES = 256 * 1024, 32.0  # read in place that L2 does not keep for the next lanes; per cycle
+BURST_LINES, BURST_BYTES = 8, 6.0  # at a time, and per cycle, where tiles are too few to fetch a line now and then
+WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
+NEAR_BYTES = 40 * 1024  # that stay in L1
+SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
+ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
+FEW_ROWS = 5
+ROW = 10.0  # cycles for a row more to copy
+READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
+PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
+FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
+RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
+READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
+WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
+SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and more where taps lie side by side
+PLANE_RUN = 30.0  # likewise, in place
+STAGE = 1000.0  # cycles for a stage
+CLAIM = 50.0  # cycles for a task more
+THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
+COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
+COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
+OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
+
+
+def block_cost(plan: DataPlan, cycles: float) -> float:
+    """Predicted cycles that blocks take beyond those of the arithmetic, for all of a problem."""
+    size, tasks = plan.packed_bytes, prod(plan.grid)
+    alone = 1 / tasks if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
+    alone += LAST_TASK / tasks if cycles > LONG_CYCLES else 0.0
+    scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
+    if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
+        numbers = plan.in_channels if plan.pixels else abs(plan.slab_strides[0][-1])
+        read = size * numbers * prod(plan.slab_extent)
+        moved = tasks * CLAIM + _weights_cost(plan)
+        if not plan.spread:  # tile after tile, at the pace of its arithmetic
+            again = tasks * plan.blocks_per_task * read if read > STREAMED_BYTES else 0
+            if plan.pixels:  # where planes are left in the middle, the next lines are as far as the first
+                again = max(again, tasks * read) - plan.problem.bytes_of(plan.problem.given)
+                runs = _far_runs(plan, given=True) + _far_runs(plan, given=False)
+                moved += PLANE_RUN * tasks * runs
+            return cycles * alone + moved + again / STREAM_BYTES
+        return cycles * (OVERFLOW * (_overflow(read, SLAB_BYTES) + scattered) + alone) + moved
+    few = plan.pixels and plan.rows_at_once <= FEW_ROWS and not plan.BY_DOTS  # words of L2 feed tiles as well
+    room = ROWS_BYTES if few else SLAB_BYTES
+    results = SIZES[plan.compute] * plan.result_size
+    overflow = _overflow(size * plan.slab_size, room) + _overflow(results, RESULT_BYTES) + scattered
+    if plan.packs_weights:
+        kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
+        overflow += _overflow(kept, OWN_BYTES)
+    moved = tasks * (plan.i_blocks * _slab_cost(plan) + _results_cost(plan)) + _weights_cost(plan)
+    return moved + cycles * (OVERFLOW * overflow + alone - _saved(plan))
+
+
+def _leave_threads_idle(plan: DataPlan, tasks: int) -> bool:
+    """Whether tasks are too few; large ones, since they cover all outputs, also where one of a pair has none left."""
+    if plan.packs_weights:
+        return tasks < LEAST_PACKING_TASKS or (tasks < 2 * LEAST_TASKS and tasks % 2 == 1)
+    return tasks < LEAST_TASKS
+
+
+def _slab_cost(plan: DataPlan) -> float:
+    """Predicted cycles of packing the input of a task once."""
+    apart = not plan.spread and in_planes(plan)
+    padded = any(plan.padded(n) for n in range(len(plan.axes)))
+    rows = prod(plan.slab_extent[:-1]) * (plan.i_block if apart or not plan.pixel_major else 1)
+    cost = ROW * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
+    if plan.pixel_major and apart:  # squares of lanes turn, or parts of one
+        squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
+        return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
+    touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
+    p = plan.problem
+    far = p.bytes_of(p.given) > FAR_INPUT
+    parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and far)
+    run = RUN if parts and not in_planes(plan) else 0.0
+    return cost + touched * (plan.slab_numbers * (TURN + plan.splitting) + run)
+
+
+def _results_cost(plan: DataPlan) -> float:
+    """Predicted cycles for the results of a task: each share of channels adds to them, then they move out."""
+    results, size = plan.result_block * plan.blocks_per_task, SIZES[plan.compute] * plan.result_size
+    through = THROUGH[0][1]
+    if plan.i_blocks > 1:
+        through = next(cycles for least, cycles in reversed(THROUGH) if size >= least)
+    cost = plan.i_blocks * results * through / plan.lanes + WRITE_RUN * _far_runs(plan, given=False)
+    if plan.i_blocks > 1 and (plan.pixels or not in_planes(plan, given=False)):
+        cost += results * _filled(plan) * (COPIED_ROWS if plan.pixels and plan.taps == 1 else COPIED)
+    return cost
+
+
+def _weights_cost(plan: DataPlan) -> float:
+    """Predicted cycles of packing weights, once or in every task that multiplies them, and of fetching them."""
+    size = plan.packed_bytes
+    used = prod(plan.grid) * plan.panel * plan.i_blocks * plan.blocks_per_task  # by all tasks together
+    far = size * plan.weights_size > KEPT_BYTES
+    again = used * size / (BURST_BYTES if far and _lines_at_a_time(plan) > BURST_LINES else FAR_BYTES)
+    if not plan.may_pack_weights:
+        return again
+    each = _order_cost(plan) + (READ_FAR if far else READ_NEAR)
+    if plan.packs_weights:
+        return used * each
+    if plan.reads_in_place and size * plan.weights_size <= PANEL_BYTES:
+        again = 0.0
+    return STAGE + plan.weights_size * (each + (WRITTEN_FAR if far else WRITTEN_NEAR)) + again
+
+
+def _lines_at_a_time(plan: DataPlan) -> float:
+    """Of the panel of the next sweep, that a tile asks for in every step of its sum."""
+    tiles = prod(-(-b // t) * len(a.phases) for a, b, t in zip(plan.axes, plan.block, plan.tile, strict=True))
+    steps = plan.runs * prod(axis.taps for axis in plan.axes[:-1])
+    return plan.panel * plan.packed_bytes / LINE / max(1, tiles * steps)
+
+
+def _order_cost(plan: DataPlan) -> float:
+    """Predicted cycles for a number of w to be put in the order of a panel, once it is there."""
+    p = plan.problem
+    lane_step, channel_step = p.w_strides[1:3] if plan.solves_y else p.w_strides[2:0:-1]
+    if plan.width < plan.lanes:
+        return SCATTERED
+    if plan.spread or abs(lane_step) <= 1:
+        return MOVE
+    taps = zip(p.taps, p.w_strides[3:], strict=True)
+    by_taps = any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
+    return TURN + (MOVED_AGAIN if by_taps else 0.0)
+
+
+def _filled(plan: DataPlan) -> float:
+    """Outputs of all blocks that there are, as a share of those that would fit: the last blocks may be smaller."""
+    per_axis = zip(plan.axes, plan.block, strict=True)
+    return prod(axis.count / (-(-axis.count // block) * block) for axis, block in per_axis)
+
+
+def in_planes(plan: DataPlan, *, given: bool = True) -> bool:
+    """Whether channels of the input, or of the output, lie farther apart than positions."""
+    p = plan.problem
+    strides = p.strides[p.given if given else p.solved]
+    return min(map(abs, strides[1:3])) > abs(strides[-1])
+
+
+def _saved(plan: DataPlan) -> float:
+    """Of the cycles of the arithmetic, where the weights that tiles share, of one phase, stay in L1."""
+    shared = plan.packed_bytes * plan.panel / prod(len(axis.phases) for axis in plan.axes)
+    if plan.pixels or plan.spread or plan.hides_weights or shared > SHARED_BYTES:
+        return 0.0
+    rows, vectors = prod(plan.tile), plan.width // plan.lanes
+    near, far = step_cycles(rows, vectors, near=True), step_inside(rows, vectors)
+    return 1 - near / far if far > INSIDE * near else 0.0  # else the tile hides where they come from
+
+
+def _far_runs(plan: DataPlan, *, given: bool) -> float:
+    """Pieces of memory that a task reads, or writes, beyond one for each page: of channels that lie far apart."""
+    p = plan.problem
+    tensor = p.given if given else p.solved
+    shape, size = p.shapes[tensor], SIZES[p.dtype]
+    if not in_planes(plan, given=given) or size * prod(shape) <= KEPT_BYTES:
+        return 0.0
+    if plan.spread:
+        channels = plan.slab_groups * shape[2]
+    else:
+        channels = plan.i_block if given else plan.width * plan.blocks_per_task
+    taken = plan.slab_extent if given else plan.result_extent
+    batch, *spatial = map(min, taken, (shape[0], *shape[3:]))
+    channels = min(shape[1] * shape[2], channels)
+    runs, whole = batch * channels, True
+    for extent, total in zip(reversed(spatial), reversed(shape[3:]), strict=True):
+        runs *= 1 if whole else extent
+        whole = whole and extent == total
+    return max(0.0, runs - size * batch * channels * prod(spatial) / PAGE)
+
+
+def _written_bytes(plan: DataPlan) -> int:
+    """Of the output that lies between what a task writes, were channels innermost: a few of them at a time.
+
+    As if they were f32: smaller parts of lines are as many.
+    """
+    p = plan.problem
+    strides = p.strides[p.solved]
+    return SIZES[plan.compute] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
+
+
+def _overflow(size: int, room: int) -> float:
+    return max(0.0, size / room - 1)

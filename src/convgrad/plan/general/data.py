@@ -1,0 +1,195 @@
+"""How X or Y is computed: a task packs a slab of the input, sweeps register tiles over it, and unpacks the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
+from convgrad.plan.general.data_slab import DataSlab
+from convgrad.plan.strides import row_major
+from convgrad.problem.conv import Ints
+
+PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
+KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPlan(DataSlab):
+    """Blocking of a problem that solves for X or Y, its slab, and what becomes of weights and results.
+
+    What its fields mean is told by `DataBlocks`.
+    """
+
+    KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
+    ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
+    BY_DOTS: ClassVar[bool] = False
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return self.KIND or ("along outputs" if self.pixels else "across groups" if self.spread else "along channels")
+
+    @property
+    def splitting(self) -> float:
+        """Cycles for a number of the input beyond those of a copy."""
+        return 0.0
+
+    @property
+    def may_pack_weights(self) -> bool:
+        """Whether `packs_weights` is a choice."""
+        return True
+
+    @property
+    def may_read_weights(self) -> bool:
+        """Whether vectors of lanes can be read from the weights as they lie: whole ones, of channels side by side."""
+        p = self.problem
+        whole = self.out_channels >= self.width and not p.accumulate
+        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        return along_channels and whole and p.dtype == self.compute and p.w_strides[1 if self.solves_y else 2] == 1
+
+    @property
+    def lanes_begin_early(self) -> bool:
+        """Whether the last block of lanes repeats some channels rather than reach beyond them."""
+        return self.writes_in_place or self.reads_weights
+
+    @property
+    def all_vectors(self) -> range:
+        """Where the vectors of a block of lanes are."""
+        return range(0, self.width, self.lanes)
+
+    @property
+    def last_vectors(self) -> range | None:
+        """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
+        vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)
+        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        if not along_channels or rest in (0, vectors) or self.out_channels < self.width:
+            return None
+        if self.lanes_begin_early and not self.writes_in_place:
+            return None
+        every = range(0, self.width, self.lanes)
+        return every[vectors - rest :] if self.lanes_begin_early else every[:rest]
+
+    # --- results
+
+    def span(self, n: int) -> int:
+        """Outputs of every phase that a tile covers on axis n."""
+        return min(self.tile[n], *(phase.count for phase in self.axes[n].phases))
+
+    def may_begin_early(self, n: int) -> bool:
+        """Whether the last block of axis n could, to hold a whole tile; not where rows of vectors begin with lines."""
+        alone = len(self.axes[n].phases) == 1 and not self.aligned
+        return self.plain_tiles and alone and self.axes[n].count >= self.tile[n]
+
+    @property
+    def plain_tiles(self) -> bool:
+        """Whether tiles may begin anywhere."""
+        return type(self) is DataPlan
+
+    def last_start(self, n: int) -> int | None:
+        """Of the blocks of axis n, where the rest of it is less than a tile: some outputs are computed twice then."""
+        axis, span = self.axes[n], self.span(n)
+        early = self.writes_in_place and not self.reads_in_place and 0 < axis.count % self.block[n] < span
+        return axis.count - span if early and self.tile[n] > 1 else None
+
+    @property
+    def result_extent(self) -> Ints:
+        """Output elements per axis of one task."""
+        return tuple(block * axis.out_step for axis, block in zip(self.axes, self.block, strict=True))
+
+    @property
+    def result_strides(self) -> tuple[tuple[Ints, ...], int]:
+        """Per axis the steps of a phase and of an output j, and the step of the output channel.
+
+        Channels are innermost and phases interleaved as in the tensor; with `pixels`, channels are outermost and each
+        phase of the innermost axis is contiguous.
+        """
+        if self.writes_in_place:
+            strides = self.problem.strides[self.problem.solved]
+            steps = zip(self.axes, (strides[0], *strides[3:]), strict=True)
+            return tuple((step, step * axis.out_step) for axis, step in steps), strides[2] if self.pixels else 1
+        if not self.pixels:
+            strides = row_major(self.result_extent, self.width)
+            return tuple((step, step * axis.out_step) for axis, step in zip(self.axes, strides, strict=True)), 1
+        strides = row_major(self.result_extent, 1)
+        *steps, _ = ((step, step * axis.out_step) for axis, step in zip(self.axes, strides, strict=True))
+        return (*steps, (self.block[-1], 1)), prod(self.result_extent)
+
+    @property
+    def result_block(self) -> int:
+        """Results of one block of lanes."""
+        return prod(self.result_extent) * self.width
+
+    @property
+    def result_size(self) -> int:
+        """Results of one task."""
+        return self.result_block * (self.blocks_per_task if self.i_blocks > 1 else 1)
+
+    # --- caches
+
+    @property
+    def past_caches(self) -> bool:
+        """Whether whole cache lines of the output go to memory at once, where the instruction set can.
+
+        Not those that tiles along outputs write in place: a line or two of every channel, planes apart. Nor lines that
+        several groups have a part of, each of which is written by a task of its own.
+        """
+        p = self.problem
+        lines = self.lanes * SIZES[self.compute] == LINE and p.out_dtype == self.compute
+        if not lines or p.accumulate or (self.pixels and self.writes_in_place):
+            return False
+        batch, group, channel, *spatial = p.strides[p.solved]
+        steps = (batch, channel, *spatial) if self.spread or p.groups == 1 else (batch, group, channel, *spatial)
+        aligned = all(step == 1 or step % self.lanes == 0 for step in steps)
+        return aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
+
+    @property
+    def fetches_slab(self) -> bool:
+        """Whether the next slab is asked for while the present one is multiplied: where its numbers lie together."""
+        p = self.problem
+        strides = p.strides[p.given]
+        together = abs(strides[2]) <= abs(strides[-1])
+        apart = self.spread and strides[1:3] != (self.in_channels, 1)
+        return together and not (self.reads_in_place or apart) and p.bytes_of(p.given) > KEPT_BYTES
+
+    @property
+    def fetches_weights(self) -> bool:
+        """Whether the packed weights of the next sweep are asked for during one."""
+        by_a_stage = not (self.spread or self.packs_weights or self.reads_weights)
+        return by_a_stage and self.packed_bytes * self.weights_size > KEPT_BYTES
+
+    @property
+    def fetches_raw_weights(self) -> bool:
+        """Whether the weights that a task packs for its next sweep are asked for during one, as they lie."""
+        own = type(self) is DataPlan and self.packs_weights and not self.spread
+        return own and self.problem.bytes_of("w") > KEPT_BYTES
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
+        assert self.spread or self.lane_groups == 1
+        assert not self.spread or self.pixel_major
+        assert not self.spread or self.lane_groups == self.width // self.lanes * (self.lanes // self.out_channels)
+        assert not self.spread or self.width == self.lanes or self.lanes % self.out_channels == 0
+        assert not self.pixels or not (self.spread or self.pixel_major)
+        assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
+        assert not self.writes_in_place or self.i_blocks == 1
+        assert not self.pixels or self.tile[-1] % self.lanes == 0
+        assert not self.reads_weights or (self.may_read_weights and not self.packs_weights)
+        assert self.runs == 1 or self.in_channels % self.channel_unit == 0 == self.i_block % self.channel_unit
+
+    @property
+    def _weights(self) -> str:
+        return "unpacked" if self.reads_weights else "own" if self.packs_weights else "shared"
+
+    def __str__(self) -> str:
+        along = "outputs" if self.pixels else "channels of several groups" if self.spread else "channels"
+        return (
+            f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
+            f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
+            f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
+            f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled, "
+            f"{self._weights} weights\n" + "\n".join(f"  {reason}" for reason in self.reasons)
+        )

@@ -1,0 +1,174 @@
+"""How W is computed: tasks sum outer products of pixels over a chunk of windows; a second stage adds the chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
+from convgrad.plan.general.weights_slabs import WeightsSlabs
+from convgrad.problem.conv import Ints
+
+NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
+KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
+PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
+SLOW_WINDOWS = 64  # that a weight is a sum of, from which on tiles write parts of lines slowly enough for memory
+BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
+FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsPlan(WeightsSlabs):
+    """Blocking of a problem that solves for W, its slabs, and what becomes of the sums.
+
+    What its fields mean is told by `WeightsBlocks`.
+    """
+
+    KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
+    ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
+    ALONG_WINDOWS: ClassVar[bool] = False  # then zeros fill up the vectors of y, and numbers of x meet them
+
+    @property
+    def kind(self) -> str:
+        """How vectors lie, in words."""
+        return self.KIND or self.lanes_along
+
+    @property
+    def lanes_along(self) -> str:
+        """Of plans of several kinds."""
+        return f"lanes along {self.lane_side}{' across groups' if self.spread else ''}"
+
+    # --- sums
+
+    @property
+    def own_sums(self) -> bool:
+        """Whether a task turns its sums into weights by itself, since nobody else has a share of them."""
+        return self.chunks == 1 and not self.spread and prod(self.block_grid) > 0
+
+    @property
+    def own_sum_size(self) -> int:
+        """Sums that a task with its own keeps between blocks, or until they are weights; else those of odd tiles."""
+        if self.straight and prod(self.block_grid) == 1:
+            return self.tile_taps * self.sum_rows * self.width
+        return self.share_blocks * self.sum_block
+
+    @property
+    def padded_rows(self) -> int:
+        """Row channels of all tasks."""
+        return self.share_rows * self.row_shares
+
+    @property
+    def sum_rows(self) -> int:
+        """Row channels from a tap of the sums to the next."""
+        return self.share_rows if self.own_sums else self.padded_rows
+
+    @property
+    def sum_block(self) -> int:
+        """Sums of one lane block, order (taps, row channel, lane)."""
+        return self.taps * self.sum_rows * self.width
+
+    @property
+    def sum_size(self) -> int:
+        """Sums of one chunk, order (bundle, lane block, sum block)."""
+        return self.bundles * self.lane_blocks * self.taps * self.padded_rows * self.width
+
+    @property
+    def shared_sums(self) -> int:
+        """Those that all tasks share."""
+        return 0 if self.own_sums else self.sum_size
+
+    @property
+    def bias_size(self) -> int:
+        """Sums per channel of one chunk, which are the bias gradient; those of a chunk begin on a cache line."""
+        return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
+
+    # --- weights
+
+    @property
+    def straight(self) -> bool:
+        """Whether register tiles are stored as weights: lanes lie side by side there."""
+        p = self.problem
+        lane_step = p.w_strides[1 if self.rows_shift else 2]
+        return self.own_sums and lane_step == 1 and (self.rounds or p.out_dtype == self.compute) and not p.accumulate
+
+    @property
+    def rounds(self) -> bool:
+        """Whether register tiles can be stored in a type that is not that of sums."""
+        return True
+
+    @property
+    def finish_rows(self) -> int:
+        """Row channels of one task of the second stage."""
+        return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+
+    @property
+    def finish_grid(self) -> Ints:
+        """Tasks of the second stage, if there is one: bundles, lane blocks, shares of the rows."""
+        return (self.bundles, self.lane_blocks, -(-self.row_count // self.finish_rows))
+
+    # --- caches
+
+    @property
+    def past_caches(self) -> bool:
+        """Whether weights go to memory at once, where the instruction set can: whole vectors, more than L2 holds.
+
+        Those of 16 bits are whole vectors of two vectors of sums.
+        """
+        p = self.problem
+        steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
+        together = SIZES[self.compute] // SIZES[p.out_dtype]
+        aligned = self.vectors % together == 0 and all(step % (together * self.lanes) == 0 for step in steps)
+        lines = SIZES[p.out_dtype] * self.width % LINE == 0 or p.batch * prod(p.y_extent) >= SLOW_WINDOWS
+        large = p.bytes_of("w") >= PAST_CACHES_BYTES
+        return self.straight and aligned and lines and large
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether the numbers of the next block are asked for while those of the present one are multiplied.
+
+        That is, where they lie together: planes of channels are pages apart, and finding those costs what it saves.
+        Half as many lines, of 16 bits, cost less, and packing waits for them in any case.
+        """
+        p, small = self.problem, SIZES[self.problem.dtype] < SIZES[self.compute]
+        size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+        together = all(abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy")
+        packed = not (self.along_windows or self.rows_in_place or self.lanes_in_place)
+        least = NEAR_BYTES if small and packed and together else KEPT_BYTES
+        blocks = not (self.direct or self.spread) and prod(self.block_grid) > 1
+        return (together or (small and packed)) and blocks and size > least
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        in_place = self.rows_in_place or self.lanes_in_place
+        assert not in_place or not (self.spread or self.direct)
+        beside = self.tile_taps > 1 and self.axes[-1].clipped and not self.in_segments
+        assert not (beside and self.x_in_place), "taps of a tile need zeros around x"
+        assert not self.rows_in_place or self.row_count >= self.row_channels
+        lane_step = (self.problem.y_strides if self.rows_shift else self.problem.x_strides)[2]
+        assert not self.lanes_in_place or (self.lane_count >= self.width and lane_step == 1)
+        assert self.axes[-1].taps % self.tile_taps == 0
+        assert self.spread or self.lane_groups == 1
+        assert self.rows_together % self.row_channels == 0, "a tile lies in one run"
+        assert not self.direct or (self.spread and self.row_count == self.lane_count == 1)
+        assert not self.direct or self.tile_taps in (1, self.axes[-1].taps)
+        assert not self.direct or self.block[-1] >= self.axes[-1].windows
+        assert not self.spread or (self.rows_shift and self.lane_groups * self.lane_count <= self.width)
+
+    @property
+    def _in_place(self) -> str:
+        rows, lanes = self.rows_in_place, self.lanes_in_place
+        if self.direct or (rows and lanes):
+            return "in place, "
+        return "rows in place, " if rows else "lanes in place, " if lanes else ""
+
+    def __str__(self) -> str:
+        rows = self.row_channels * (self.tile_taps if self.rows_shift else 1)
+        columns = self.vectors * (1 if self.rows_shift else self.tile_taps)
+        return (
+            f"weights plan on {self.isa}: lanes along {self.lane_side}, tile {rows} x {columns}·{self.lanes}, "
+            f"{self._in_place}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks"
+            + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
+            + "\n".join(f"  {reason}" for reason in self.reasons)
+        )

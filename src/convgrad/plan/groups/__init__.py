@@ -1,0 +1,1 @@
+"""Plans for groups of few channels: vectors hold several groups."""

@@ -1,0 +1,1 @@
+"""Plans that read planes, rows or matrices where they lie, and pack none of them."""

@@ -1,0 +1,203 @@
+"""Y of windows that are whole images: rows of the images against rows of the weights, as both lie, added at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.by_dots.dots import PAIR, REGISTERS
+from convgrad.plan.by_matrix.matrix import watched
+from convgrad.plan.general.block_costs import FAR_INPUT
+from convgrad.plan.general.blocks import even_share
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
+from convgrad.plan.order import ADDED
+from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
+
+MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
+PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
+SUMS_BYTES = 2**21  # of sums that a task keeps from piece to piece
+AHEAD_BYTES = 512  # from where a row is read to where it is asked for
+MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
+DOT_LATENCY = 6  # cycles of a dot product
+DOTS_ADDED, LOOK = 1.4, 0.5  # as long as adding lanes takes, and looking at a vector of weights
+SHORT_ROW = 32  # vectors of a row below which packed weights may be better
+TIE, PACKING = 1.04, 0.07  # of the cycles of short rows, which take more than predicted; of packing a number of weights
+LOOKING = 3  # registers that are taken by looking at numbers
+TASKS = 8  # each of which reads all of its images
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowProductsPlan(DataPlan):
+    """A DataPlan whose tiles are images against channels of y, each sum a vector whose lanes are added at the end.
+
+    There is one tap, and one position of an image: taps are channels. Rows are cut into pieces; a task takes all of its
+    tiles through a piece before the next, and keeps their sums in memory meanwhile.
+    """
+
+    KIND = "along channels and taps of whole images, added at the end"
+
+    piece: int  # vectors of a row that tiles go through at a time
+
+    @property
+    def in_vector(self) -> int:
+        """Of a row that a vector holds."""
+        return self.lanes
+
+    @property
+    def vectors(self) -> int:
+        """Of a row, whole ones."""
+        return self.in_channels // self.in_vector
+
+    @property
+    def rest(self) -> int:
+        """Numbers of a row beyond these."""
+        return self.in_channels % self.in_vector
+
+    @property
+    def pieces(self) -> int:
+        """Of a row."""
+        return max(1, -(-self.vectors // self.piece))
+
+    @property
+    def image_tiles(self) -> int:
+        """Of a task, at most."""
+        return self.block[-1] // self.tile[-1]
+
+    @property
+    def sums_size(self) -> int:
+        """Numbers that a task keeps from piece to piece: a vector for each sum."""
+        if self.pieces == 1:
+            return 0
+        return self.blocks_per_task * self.image_tiles * self.tile[-1] * self.width * self.lanes
+
+    @property
+    def fetched_ahead(self) -> int:
+        """Bytes by which rows of weights are asked for before they are read: of those that L3 hardly holds."""
+        p = self.problem
+        return AHEAD_BYTES if p.bytes_of("w") > FAR_INPUT else 0
+
+    @property
+    def may_pack_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def may_read_weights(self) -> bool:
+        """Nothing else."""
+        return True
+
+    @property
+    def fetches_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def past_caches(self) -> bool:
+        """No: results are few."""
+        return False
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        super(RowProductsPlan, self).validate()
+        p = self.problem
+        assert self.reads_in_place
+        assert self.reads_weights
+        assert self.solves_y
+        assert p.taps == (1,)
+        assert p.x_strides[2] == p.w_strides[2] == p.y_strides[2] == 1
+        assert self.width <= min(self.lanes, self.out_channels)
+        assert self.tile[-1] <= self.axes[-1].count
+        assert self.pieces == 1 or self.vectors
+
+    def __str__(self) -> str:
+        text = super(RowProductsPlan, self).__str__()
+        head = f"along channels and taps, added at the end, {self.pieces} pieces of {self.piece} vectors,"
+        return text.replace("along channels,", head, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotRowProductsPlan(RowProductsPlan):
+    """The same of bf16 by dot products, whose lanes are pairs of numbers of a row.
+
+    Tasks look at all that they read, and where dot products would take numbers for what they are not, `fallback`
+    computes everything again.
+    """
+
+    KIND = "along pairs of channels and taps of whole images, added at the end"
+    ON_UNITS = True
+
+    fallback: DataPlan | None = None
+
+    @property
+    def in_vector(self) -> int:
+        """Two for each lane."""
+        return PAIR * self.lanes
+
+    @property
+    def looks_as_it_reads(self) -> bool:
+        """Whether tiles look at weights: each is read once, and there are registers for it."""
+        rows = self.tile[-1]
+        return self.axes[-1].count == rows and rows * self.width + rows + self.width + LOOKING <= REGISTERS
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        super(DotRowProductsPlan, self).validate()
+        assert self.problem.dtype == "bf16"
+        assert self.fallback is not None
+
+    def __str__(self) -> str:
+        text = super(DotRowProductsPlan, self).__str__().replace("added at the end,", "added at the end, by dots,", 1)
+        return "\n".join([text, *watched(self.fallback)])
+
+
+def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RowProductsPlan]]:
+    """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.multiplies_rows`."""
+    images, channels = base.axes[-1].count, base.out_channels
+    dots = base.problem.dtype == "bf16"
+    kind = DotRowProductsPlan if dots else RowProductsPlan
+    numbers, latency, adding = (PAIR * base.lanes, DOT_LATENCY, DOTS_ADDED) if dots else (base.lanes, LATENCY, ADDED)
+    vectors = -(-base.in_channels // numbers)
+    looking = LOOK * channels * vectors if dots else 0.0
+
+    def cycles(rows: int, columns: int) -> float:
+        step = max(rows * columns / FMA_PER_CYCLE, VECTOR * rows + columns / LOADS_PER_CYCLE, latency)
+        return -(-images // rows) * -(-channels // columns) * (vectors * step + adding * rows * columns)
+
+    shapes = [
+        (rows, columns)
+        for columns in range(1, min(channels, base.lanes, MOST_COLUMNS) + 1)
+        for rows in range(1, min(images, machine.registers) + 1)
+        if rows * columns + min(rows, columns) + 1 < machine.registers
+    ]
+    rows, columns = min(shapes, key=lambda shape: (cycles(*shape), -prod(shape)))
+    least = SIZES[base.compute] * base.lanes * columns
+    piece = base.in_channels // numbers
+    if images > 1:
+        piece = even_share(piece, PIECE_BYTES // least)
+    tiles = -(-images // rows)
+    block = even_share(tiles, -(-MOST_IMAGES // rows)) * rows
+    lane_blocks = -(-channels // columns)
+    tasks = -(-tiles * rows // block) * base.problem.groups
+    blocks = max(1, lane_blocks * tasks // TASKS) if tasks < TASKS else lane_blocks
+    plan = as_kind(
+        kind, base, tile=(1, rows), block=(1, block), width=columns, i_block=base.in_channels,
+        pixel_major=True, reads_in_place=True, writes_in_place=True, reads_weights=True, piece=piece,
+        blocks_per_task=min(blocks, even_share(lane_blocks, max(1, SUMS_BYTES // (least * block)))),
+    )  # fmt: skip
+    yield (cycles(rows, columns) + looking) * base.problem.groups, plan
+
+
+def against_rows(others: list[tuple[float, Any]], least: float, plan: RowProductsPlan) -> list[tuple[float, Any]]:
+    """Plans for dot products that pack weights, by cycles to be compared with the `least` of rows as they lie.
+
+    Of long rows none is better; of short ones, where images are so many that packing does not matter.
+    """
+    p = plan.problem
+    if plan.vectors >= SHORT_ROW:
+        return [(max(cycles, least), other) for cycles, other in others]
+    return [((cycles + PACKING * prod(p.shapes["w"])) / TIE, other) for cycles, other in others]
