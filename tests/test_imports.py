@@ -23,6 +23,8 @@ TOP = {
     "__main__": {"cli"},
     "__init__": {"operations", "runtime"},  # of the runtime, how many threads
 }
+KINDS = {"general", "in_place", "few_channels", "groups", "depthwise", "by_dots", "by_matrix"}
+CHOOSING = ("choose", "choose_data", "choose_weights")
 HEAVY = ("llvmlite", "ml_dtypes", "torch", "jax", "rich")
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -72,6 +74,28 @@ def test_imports_point_one_way():
     assert not wrong
 
 
+def compiler_modules(path: Path):
+    """Modules of the compiler that one imports to run it, each as its part, folder and name."""
+    for node in ast.parse(path.read_text()).body:
+        names = (getattr(node, "module", None) or "").split(".")
+        if isinstance(node, ast.ImportFrom) and names[0] == "convgrad" and names[1:2] in (["plan"], ["codegen"]):
+            yield names[1:]
+
+
+@pytest.mark.parametrize("part", ["plan", "codegen"])
+def test_the_compiler_imports_its_kinds_of_plans_last(part):
+    """Folders of kinds are seen by each other and by what chooses; `general` sees none of the others."""
+    tools = {path.parent.name for path in (SOURCE / "codegen").glob("*/*.py")} - KINDS
+    for path in (SOURCE / part).glob("*/*.py"):
+        folder = path.parent.name
+        seen = {names[1] for names in compiler_modules(path) if names[0] == part and len(names) == 3}
+        if folder in tools:
+            assert not seen & KINDS, path
+        elif folder == "general":
+            assert seen & KINDS <= {"general"}, path
+        assert not {("plan", name) for name in CHOOSING} & {tuple(names) for names in compiler_modules(path)}, path
+
+
 def test_only_the_settings_read_the_environment():
     readers = {
         str(path.relative_to(SOURCE))
@@ -102,16 +126,16 @@ def test_importing_the_package_loads_nothing_that_only_writing_to_the_cache_need
 def test_a_first_call_loads_the_compiler_of_its_own_kind_of_plan():
     others = [
         "plan.choose_weights",
-        "plan.choose_matrix",
-        "codegen.weights",
-        "codegen.matrix_data",
-        "codegen.plane_data",
+        "plan.by_matrix.choose_matrix",
+        "codegen.general.weights",
+        "codegen.by_matrix.matrix_data",
+        "codegen.depthwise.plane_data",
     ]
     call = (
         "import os, numpy, convgrad; os.environ.update(CONVGRAD_ISA='portable', CONVGRAD_CACHE_DIR='off'); "
         "a = numpy.ones((1, 8, 8, 8), 'f4'); convgrad.convolution(a, a, strides=(1, 1), dilations=(1, 1))"
     )
-    names = ["convgrad." + name for name in ["codegen.data", *others]]
+    names = ["convgrad." + name for name in ["codegen.general.data", *others]]
     assert loaded_after(call, names) == {"convgrad.codegen.general.data"}
 
 

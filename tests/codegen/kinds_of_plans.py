@@ -1,5 +1,6 @@
 """What is special about a plan, in words, and problems with the names of the kinds of plan that they get."""
 
+from dataclasses import replace
 from math import prod
 
 from codegen.dense_problems import SAME, W, X, Y, problem_of
@@ -91,7 +92,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"along planes", "read in place"},
     ),
     "along outputs, in planes": (
-        problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(3, 20), stride=2, low=1),
+        problem_of(Y, (20, 67), (10, 34), (3, 3), channels=(5, 20), stride=2, low=1),
         {"along outputs", "planes"},
     ),
     "along rows in place": (
@@ -183,7 +184,11 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along windows", "sums of their own", "several taps in a tile"},
     ),
     "weights, lanes along windows, in planes": (
-        problem_of(W, (41, 61), (21, 31), (5, 3), channels=(5, 3), groups=2, stride=2, low=(2, 1), batch=2),
+        replace(
+            problem_of(W, (41, 61), (21, 31), (5, 3), channels=(5, 3), groups=2, stride=2, low=(2, 1), batch=2),
+            dtype="f16",
+            out_dtype="f32",
+        ),
         {"lanes along windows"},
     ),
     "weights, lanes along windows, several chunks": (

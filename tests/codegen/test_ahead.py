@@ -66,6 +66,32 @@ def test_tiles_that_have_little_to_fetch_ask_before_they_begin():
     assert Ahead((lines_of([(1000, 64)]),), 128, 50).shift == 2  # 32 lines of 50 tiles, not 16
 
 
+def test_short_runs_of_many_positions_are_fetched_along_the_positions():
+    axes = [(64, 2048), (288, 4)]  # 18 lines of each position, which a tile of 64 steps asks for in one of 64 pieces
+    box = lines_of(axes)
+    ahead = Ahead((box,), 64, 24)
+    assert box.pieces(64) == 64
+    (turned,) = ahead.complete().boxes
+    assert turned.pieces(64) == 18
+    expected = {place * 2048 + line * LINE for place in range(64) for line in range(18)}
+    assert set(starts_of(ahead.complete(), turned)) == expected
+    assert replace(ahead, tiles=64).complete().boxes == (box,), "as it lies, where there is time"
+
+
+@each_isa
+@pytest.mark.parametrize("channels", [16, 64])
+def test_what_is_read_in_place_for_several_taps_is_fetched_ahead(monkeypatch, isa, channels):
+    problem = problem_of(Y, (14, 13), (13, 12), (2, 2), channels=(40, channels), batch=3, layout="NXC")
+    plan = choose(problem, machine_for(isa))
+    assert type(plan) is DataPlan
+    assert plan.reads_in_place
+    assert not INTO_L2.search(lower(plan).ir), "all of this problem stays near"
+    monkeypatch.setattr(data, "IN_PLACE_BYTES", 0)
+    assert INTO_L2.search(lower(plan).ir)
+    check(problem, isa)
+    check(problem, isa, alter=1)
+
+
 @each_isa
 @pytest.mark.parametrize("taps", [1, 3])
 def test_fetching_ahead_changes_no_sum(monkeypatch, isa, taps):

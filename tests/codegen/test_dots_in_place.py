@@ -81,3 +81,10 @@ def test_chosen_where_nothing_has_to_be_moved():
     assert not chosen(replace(layer, dtype="f32", out_dtype="f32", fpmath_mode="bf16"))
     assert not chosen(pointwise(Y, (56, 56), (255, 64)))
     assert not chosen(in_bf16(problem_of(Y, (56, 56), (56, 56), (1, 1), channels=(256, 64)), "bf16"))
+
+
+def test_tiles_have_no_more_rows_than_share_their_sets_of_l1():
+    """Positions of 1024, 2048 and 4096 bytes, of one group or of several."""
+    rows = [in_place(pointwise(Y, (14, 14), (n, 16), batch=2)).tile[-1] for n in (512, 1024, 2048)]
+    assert rows == [28, 14, 8]
+    assert in_place(pointwise(Y, (14, 14), (64, 16), batch=2, groups=16)).tile[-1] == 14

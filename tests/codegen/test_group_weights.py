@@ -102,13 +102,14 @@ def test_numbers_of_two_words(isa):
 
 
 def test_what_it_is_for():
-    """Four to eight channels of many groups with channels last, and strided ones with channels first."""
+    """Four to eight channels of many groups with channels last, and large strided ones with channels first."""
     machine = machine_for("avx512")
     same, strided = (((56, 56), (n, n), (3, 3), (s, s), (1, 1), (1, 1)) for n, s in ((56, 1), (28, 2)))
     for c in (4, 8):
         assert isinstance(choose(problem_of(same, 32, c, c), machine), GroupWeightsPlan)
         assert isinstance(choose(problem_of(strided, 32, c, c), machine), GroupWeightsPlan)
-    assert isinstance(choose(problem_of(strided, 32, 8, 8, first=True), machine), GroupWeightsPlan)
+    assert isinstance(choose(problem_of(strided, 32, 8, 8, first=True, batch=4), machine), GroupWeightsPlan)
+    assert not isinstance(choose(problem_of(strided, 32, 8, 8, first=True), machine), GroupWeightsPlan)  # rows in place
     small = ((14, 14), (7, 7), (3, 3), (2, 2), (1, 1), (1, 1))
     assert isinstance(choose(problem_of(small, 46, 8, 8, first=True, batch=4), machine), GroupWeightsPlan)
     assert not isinstance(choose(problem_of(same, 32, 4, 4, first=True), machine), GroupWeightsPlan)  # planes in place

@@ -90,18 +90,19 @@ def test_rows_in_place_exactly(bias_gradient):
 
 
 def test_rows_chosen_where_few_channels_meet_few():
-    """With strides; eight channels of a group are better picked in registers, and many are left to others."""
+    """With strides; eight channels of a group if caches hold them, and many are left to others."""
 
     def by_rows(problem):
         return isinstance(choose(replace(problem, unknown=Unknown.W), machine_for(ISA)), RowWeightsPlan)
 
-    def strided(channels, windows=28):
-        shape = (1, 32, channels, windows, windows)
+    def strided(channels, windows=28, batch=1):
+        shape = (batch, 32, channels, windows, windows)
         strides = strides_in(range(5), shape)
-        return resnext(channels, batch=1, stride=(2, 2), y_extent=(windows, windows), y_strides=strides)
+        return resnext(channels, batch=batch, stride=(2, 2), y_extent=(windows, windows), y_strides=strides)
 
     assert by_rows(strided(4))
-    assert not by_rows(strided(8))
+    assert by_rows(strided(8))
+    assert not by_rows(strided(8, batch=4))
     assert not by_rows(strided(32))
 
 

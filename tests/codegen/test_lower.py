@@ -16,8 +16,8 @@ BASES = (DataPlan, WeightsPlan, PlaneDataPlan, PlaneWeightsPlan)  # data and wei
 ABSTRACT = {"FlatWeightsPlan"}  # what two kinds have in common
 KINDS = {
     value
-    for module in pkgutil.iter_modules(convgrad.plan.__path__)
-    for value in vars(import_module(f"convgrad.plan.{module.name}")).values()
+    for module in pkgutil.walk_packages(convgrad.plan.__path__, "convgrad.plan.")
+    for value in vars(import_module(module.name)).values()
     if isinstance(value, type) and issubclass(value, BASES)
 }
 
@@ -28,7 +28,7 @@ def test_each_kind_has_a_row():
 
 @pytest.mark.parametrize("name", sorted(set(LOWERINGS.values())))
 def test_each_row_names_the_stages_of_a_kernel(name):
-    module, stages = name.split(".")
+    module, _, stages = name.rpartition(".")
     assert callable(getattr(import_module(f"convgrad.codegen.{module}"), stages).emit)
 
 

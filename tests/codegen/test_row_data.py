@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_flat_data import alike_problem, apart
 from convgrad.plan.choose import variants
@@ -98,3 +99,25 @@ def test_rows_exactly(unknown):
         assert any(plan.phases > 1 and plan.written_phases > 1 and not plan.writes_in_place for plan in kinds)
     else:
         assert any(plan.axes[-1].in_step > 1 and plan.writes_in_place for plan in kinds)
+
+
+@needs_masks
+def test_rows_of_stride_two_exactly():
+    """Whose lanes are in another order until they are stored, in place or in a buffer; some lie beside the row."""
+    in_place = []
+    for seed in range(24):
+        rng = np.random.default_rng(seed)
+        rank, taps, low, dilation = (int(n) for n in rng.integers((1, 2, 0, 1), (4, 6, 3, 3)))
+        image = (*(int(n) for n in rng.integers(9, 16, rank - 1)), int(rng.integers(36, 110)))
+        windows = tuple((x + 2 * low - dilation * (taps - 1) - 1) // 2 + 1 for x in image)
+        problem = problem_of(
+            Unknown.Y, image, windows, (taps,) * rank, channels=tuple(int(n) for n in rng.integers(1, 9, 2)),
+            groups=int(rng.integers(1, 3)), stride=2, dilation=dilation, low=low, bias=bool(seed % 2),
+        )  # fmt: skip
+        plan = row_plan(problem)
+        if seed % 3:
+            plan = next(filter(valid, (altered(plan, rng) for _ in range(20))), plan)
+        assert plan.deals == (plan.i_blocks == 1)
+        check_plan(problem, plan, machine_for(ISA), seed, low=bool(seed % 2))
+        in_place += [plan.writes_in_place] if plan.deals else []
+    assert set(in_place) == {True, False}

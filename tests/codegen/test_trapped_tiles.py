@@ -27,7 +27,8 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 NATIVE = why_not(ISA) is None
 pytestmark = [
     pytest.mark.skipif(
-        why_not("avx512") is not None, reason=f"what is not a tile cannot run here: {why_not('avx512')}"
+        not NATIVE and why_not("avx512_bf16") is not None,
+        reason=f"what is not a tile cannot run here: {why_not('avx512_bf16')}",
     ),
     pytest.mark.skipif(not NATIVE and COMPILER is None, reason="no C compiler for the handler that stands for tiles"),
 ]

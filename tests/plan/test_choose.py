@@ -9,9 +9,10 @@ import pytest
 from codegen.dense_problems import problem_of as exact_problem
 from codegen.random_problems import random_problem, strides_in
 from convgrad.codegen.lower import lower
-from convgrad.plan.by_dots.dots import DotWeightsPlan
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.blocks import MOST_PACKINGS
@@ -244,6 +245,15 @@ def test_few_channels_that_strides_part_are_packed_as_they_lie():
         layer = {"channels": (3, 32), "image": 224, "windows": 224 // stride, "taps": 3, "low": 1, "batch": 4}
         problem = problem_of(Unknown.W, **layer, stride=stride, nxc=True)
         assert type(choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)) is kind
+
+
+@pytest.mark.parametrize("nxc", [False, True])
+@pytest.mark.parametrize(("stride", "channels", "kind"), [(4, 4, DotRunPlan), (4, 3, DotRunPlan), (1, 4, DotDataPlan)])
+def test_few_channels_and_taps_that_strides_part_are_one_run(stride, channels, kind, nxc):
+    machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
+    layer = {"channels": (channels, 96), "image": 112, "windows": 112 // stride, "taps": 5, "stride": stride, "low": 2}
+    problem = problem_of(Unknown.Y, **layer, batch=2, nxc=nxc)
+    assert type(choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)) is kind
 
 
 def test_lanes_of_many_weights_lie_near_each_other_in_them():

@@ -86,7 +86,7 @@ def lower(plan: Plan | InsidePlan) -> KernelModule:
 def stages_of(plan: Plan) -> Stages:
     """What a plan is lowered to, by its kind or the nearest one that it is derived from."""
     name = next(LOWERINGS[kind.__name__] for kind in type(plan).__mro__ if kind.__name__ in LOWERINGS)
-    module, stages = name.split(".")
+    module, _, stages = name.rpartition(".")
     return getattr(import_module(f"convgrad.codegen.{module}"), stages)(plan)
 
 

@@ -32,7 +32,7 @@ class Level(NamedTuple):
 
 
 _BF16 = (*AVX512_FLAGS, "avx512_bf16")
-_AMX = (*AVX512_FLAGS, "amx_tile", "amx_bf16")
+_AMX = (*AVX512_FLAGS, "amx_tile", "amx_bf16")  # and AVX512_BF16, as all processors that have these
 _WIDE = "-prefer-256-bit"  # 512-bit registers are the point of the level; the old frequency penalty is gone
 
 LEVELS = {  # from the least to the best of each architecture
@@ -42,7 +42,7 @@ LEVELS = {  # from the least to the best of each architecture
     "avx512_bf16_emulated": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),  # by f32; for tests
     "avx512_bf16": Level("x86_64", "x86-64-v4", _BF16, f"{_WIDE},+avx512bf16", 16, 32, True),
     "amx_emulated": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),  # tiles by vectors; for tests
-    "amx": Level("x86_64", "x86-64-v4", _AMX, f"{_WIDE},+amx-tile,+amx-bf16", 16, 32, True),
+    "amx": Level("x86_64", "x86-64-v4", _AMX, f"{_WIDE},+avx512bf16,+amx-tile,+amx-bf16", 16, 32, True),
     "neon": Level("aarch64", "generic", (), "+neon", 4, 32, True),
 }
 _PORTABLE_ELSEWHERE = {  # baselines of other architectures: features, registers, fused multiply-add

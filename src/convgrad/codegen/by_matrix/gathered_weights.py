@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convgrad.codegen.by_matrix.matrix_weights import MatrixSums
+from convgrad.codegen.by_matrix.matrix_weights import MatrixSums, Run
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.microkernels.reduction import Reduction
@@ -35,20 +35,20 @@ class GatheredSums(MatrixSums):
         gathered = b.at(at.scratch, self.gathered_start, "i8")
         whole = 0, plan.depth // DEPTH
 
-        def taps(n: int, shift: Index, tap: Index, steps: tuple[Index, Index]) -> None:
+        def taps(n: int, shift: Index, tap: Index, steps: Run, channels: Run) -> None:
             if n == len(plan.axes):
-                self._row_tiles(b, b.at(rows, shift, "i16"), lanes, gathered, tap, steps)
+                self._row_tiles(b, b.at(rows, shift, "i16"), lanes, gathered, tap, steps, channels)
                 return
             axis = plan.axes[n]
 
             def of_tap(r: Index, _: object) -> None:
                 moved = b.add(shift, self._moved(b, n, r))
                 met = self._steps(b, n, starts[n], r) if n == plan.longest else steps
-                taps(n + 1, moved, b.add(b.mul(tap, axis.taps), r), met)
+                taps(n + 1, moved, b.add(b.mul(tap, axis.taps), r), met, channels)
 
             b.loop(0, axis.taps, of_tap, name="tap")
 
-        taps(0, 0, 0, whole)
+        self.by_rows(b, (self.first_block, self.last_block), lambda channels: taps(0, 0, 0, whole, channels))
 
     def _moved(self, b: Builder, n: int, r: Index) -> Index:
         """How far tap r of an axis moves windows in the slab of x."""
@@ -63,11 +63,10 @@ class GatheredSums(MatrixSums):
         return b.floor_div(b.mul(first, step), DEPTH), b.floor_div(b.add(b.mul(last, step), DEPTH - 1), DEPTH)
 
     def _row_tiles(
-        self, b: Builder, rows: Value, lanes: Value, gathered: Value, tap: Index, steps: tuple[Index, Index]
+        self, b: Builder, rows: Value, lanes: Value, gathered: Value, tap: Index, steps: Run, channels: Run
     ) -> None:
-        """All channels of the task: for one tap, whose windows meet x from `rows` on."""
+        """Channels of the task: for one tap, whose windows meet x from `rows` on."""
         plan, (_, channel_step) = self.plan, self.plan.row_slab
-        rest = b.sub(plan.row_count, self.first_row)
         windows = Reduction(*steps, DEPTH, DEPTH * plan.width)
 
         def of_row(row: Index, _: object) -> None:
@@ -79,7 +78,7 @@ class GatheredSums(MatrixSums):
 
             b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
 
-        b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+        b.loop(*channels, of_row, step=plan.row_channels, name="row")
 
     def _gather(self, b: Builder, src: Value, dst: Value) -> None:
         """Every channel of a block of tiles, row of windows by row: what is copied beyond a row is written over next.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -22,6 +23,8 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+
+Run = tuple[Index, Index]  # from one to another
 
 
 class MatrixSums(FlatSums):
@@ -119,9 +122,9 @@ class MatrixSums(FlatSums):
         unit = plan.depth_unit
         windows = Reduction(0, plan.depth // unit, unit, unit * plan.width)
 
-        def taps(n: int, shift: Index, tap: Index, reductions: list[Reduction]) -> None:
+        def taps(n: int, shift: Index, tap: Index, reductions: list[Reduction], channels: Run) -> None:
             if n == len(plan.axes):
-                row_tiles(shift, tap, [*reductions, windows])
+                row_tiles(shift, tap, [*reductions, windows], channels)
                 return
             axis = plan.axes[n]
 
@@ -129,25 +132,30 @@ class MatrixSums(FlatSums):
                 step = b.add(b.mul(tap, axis.taps), r)
                 if n >= outer:
                     following = b.add(shift, self.tap_place(b, n, r))
-                    taps(n + 1, following, step, reductions)
+                    taps(n + 1, following, step, reductions, channels)
                     return
                 first, last = self.bounds(b, axis, starts[n], counts[n], r)
                 following = b.add(shift, b.mul(r, axis.dilation * strides[n]))
                 summed = Reduction(first, last, axis.stride * strides[n], plan.lane_slab[n])
-                taps(n + 1, following, step, [*reductions, summed])
+                taps(n + 1, following, step, [*reductions, summed], channels)
 
             b.loop(0, axis.taps, of_tap, step=plan.tile_taps if n == len(plan.axes) - 1 else 1, name="tap")
 
-        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction]) -> None:
-            rest = b.sub(plan.row_count, self.first_row)
-
+        def row_tiles(shift: Index, tap: Index, reductions: list[Reduction], channels: Run) -> None:
             def of_row(row: Index, _: object) -> None:
                 a = b.at(rows, b.add(shift, b.mul(row, channel_step)), "i16")
                 self.add_products(b, a, vectors, (lane_block, tap, row), reductions)
 
-            b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+            b.loop(*channels, of_row, step=plan.row_channels, name="row")
 
-        taps(0, 0, 0, [])
+        self.by_rows(b, (lane_block, b.add(lane_block, 1)), lambda channels: taps(0, 0, 0, [], channels))
+
+    def by_rows(self, b: Builder, lane_blocks: Run, sweep: Callable[[Run], None]) -> None:
+        """All row channels of the task, or some after the other."""
+        if self.plan.by_rows and self.own is not None:
+            self.own.by_rows(b, lane_blocks, sweep)
+        else:
+            sweep((0, b.minimum(b.sub(self.plan.row_count, self.first_row), self.plan.share_rows)))
 
     def add_products(
         self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,13 @@ class SumsStage(WindowSlabs):
 
     @property
     def own_sums_start(self) -> int:
-        """Behind the slabs, which make room for sums on their way to the weights."""
-        return max(self.slab_bytes, round64(self.plan.staged_bytes))
+        """Behind the slabs, which make room for sums on their way to the weights if they are all there."""
+        return self.slab_bytes if self.plan.by_rows else max(self.slab_bytes, self._staged_bytes)
+
+    @property
+    def _staged_bytes(self) -> int:
+        """Of sums on their way to the weights."""
+        return round64(self.plan.staged_bytes)
 
     @property
     def own_sum_bytes(self) -> int:
@@ -70,7 +76,7 @@ class SumsStage(WindowSlabs):
     @property
     def scratch_bytes(self) -> int:
         """Of any task."""
-        return self.own_sums_start + self.own_sum_bytes
+        return self.own_sums_start + self.own_sum_bytes + (self._staged_bytes if self.plan.by_rows else 0)
 
     @property
     def finish_tasks(self) -> int:
@@ -183,6 +189,8 @@ class SumsStage(WindowSlabs):
         if not self.plan.own_sums:
             return None
         sums = b.at(at.scratch, self.own_sums_start, "i8")
+        if self.plan.by_rows:
+            at = replace(at, scratch=b.at(sums, self.own_sum_bytes, "i8"))
         return OwnSums(self.plan, self.tile, at, sums, self.bundle, self.first_row, self.first_block, self.last_block)
 
     def _bias_share(self, b: Builder, at: Places, chunk: Index, lane_share: Index, row_share: Index) -> BiasShare:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy
-from convgrad.codegen.copies.interleave import gathered
+from convgrad.codegen.copies.interleave import dealt_order, gathered
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.few_channels.folded import FoldedStages
 from convgrad.codegen.general.data import DataStages
 from convgrad.codegen.in_place.row_weights import read_every
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.codegen.isa.base import BYTES, STORAGE, shuffle
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.contract import Read, Tile
@@ -34,6 +34,7 @@ class PhasesTile(Tile):
 
     phases: int
     rest: int | None  # elements of the row from the first one of the tile on; None: all that the tile has
+    ahead_of_results: int = 0  # numbers by which lines are asked for before they are written; 0: they are not
 
     def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """Vectors of elements side by side, and none beyond the row."""
@@ -56,11 +57,24 @@ class PhasesTile(Tile):
                 if room <= 0:
                     continue
                 address = b.at(c, there + i * lanes, STORAGE[dtype])
+                if self.ahead_of_results:
+                    b.prefetch(b.beyond(address, self.ahead_of_results * BYTES[dtype]), keep=2)
                 self.isa.store(b, dtype, value, address, None if room >= lanes else index(room))
 
     def _along(self, v: int) -> int:
         """Where column v begins in the row."""
         return self.columns[v] % COLUMN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DealtTile(Tile):
+    """A tile whose lanes are in the order of `dealt_order` until they are stored."""
+
+    def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
+        """In the order of the row."""
+        lanes = self.isa.lanes(self.compute)
+        places = dealt_order(lanes)
+        Tile.store(self, b, c, [shuffle(b, v, v, [places.index(lane) for lane in range(lanes)]) for v in tile])
 
 
 class RowSweep(Sweep):
@@ -82,10 +96,14 @@ class RowSweep(Sweep):
             c_columns=tuple(m * of_row + at for m in range(rows) for at in c_columns),
             unroll=tile.unroll if apart else 1,
         )
+        if plan.deals:
+            return as_kind(DealtTile, tile)
         if plan.written_phases == 1:
             return tile
         c_rows = tuple(r // plan.phases * plan.result_strides[1] for r in range(plan.width))
-        return as_kind(PhasesTile, tile, c_rows=c_rows, phases=plan.phases, rest=None)
+        return as_kind(
+            PhasesTile, tile, c_rows=c_rows, phases=plan.phases, rest=None, ahead_of_results=plan.ahead_of_results
+        )  # fmt: skip
 
     def _axis(self, n: int, spot: Spot) -> None:
         """Some rows at a time where no tap of theirs misses the input, one at a time elsewhere."""
@@ -176,6 +194,7 @@ class RowSweep(Sweep):
         read: dict[tuple[str, int, int], Value] = {}
         unroll = self.tile.unroll
 
+        order = dealt_order(lanes) if plan.deals else None
         asks = 0 if plan.fetches_rows else None  # the shift of the taps that do
         following = axis_step(plan) * plan.tile[-2] if len(plan.axes) > 2 else plan.tile[-1] * axis.in_step
         ahead = following * BYTES[dtype]
@@ -187,7 +206,7 @@ class RowSweep(Sweep):
                     for line in range(0, axis.in_step * lanes * BYTES[dtype], LINE):
                         b.prefetch(b.beyond(address, ahead + line), keep=3)
                 element, extent = (0, ANYWHERE) if first is None else (first + of_row, axis.in_extent)
-                value = read_every(b, self.isa, dtype, address, axis.in_step, element, extent, lanes)
+                value = read_every(b, self.isa, dtype, address, axis.in_step, element, extent, lanes, order)
                 read[x.text, base, of_row] = value
             return read[x.text, base, of_row]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from convgrad.codegen.copies.interleave import pick
+from convgrad.codegen.copies.interleave import dealt_order, pick
 from convgrad.codegen.in_place.in_place_weights import InPlaceSums, Windows
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -37,9 +37,12 @@ class RowSums(InPlaceSums):
         ]
         of_rows = [(channel, shift, i) for channel, shift in rows for i in windows]
         of_lanes = [(v * plan.lane_channel, i) for v in range(plan.vectors) for i in windows]
+        strided = StridedRow(self.isa, self.slab_dtype, axis.stride, axis.image)
 
         def of_x(b: Builder, row: Value, number: int) -> Value:
             channel, shift, i = of_rows[number]
+            if plan.picks_once:
+                return strided.met(b, self._at(b, row, channel), (row.text, channel), i, shift, plan.pitch - i)
             return self.met(b, self._at(b, row, channel), i, axis.stride, shift, axis.image)
 
         def of_y(b: Builder, row: Value, number: int) -> Value:
@@ -81,12 +84,68 @@ class RowSums(InPlaceSums):
         return tile.sum(b, a, x, start, [Reduction(0, windows.many, *steps, 1)], written, walks)
 
 
+class StridedRow:
+    """What vectors of windows meet of rows, of which each phase of the stride is picked once for all taps.
+
+    Taps that meet the same phase meet it some lanes further on: vectors are slid out of two neighbours.
+    """
+
+    def __init__(self, isa: Isa, dtype: str, stride: int, image: int):
+        self.isa, self.dtype, self.stride, self.image = isa, dtype, stride, image
+        self.lanes = isa.lanes(COMPUTE[dtype])
+        self.picked: dict[tuple[object, int, int], Value | None] = {}
+
+    def met(self, b: Builder, row: Value, name: object, i: int, shift: int, many: int) -> Value:
+        """By windows from the ith on, of which there are so many: element `shift` of the first one's, and so on."""
+        ahead, phase = divmod(shift, self.stride)
+        turn = (i + ahead) % self.lanes
+        first = i + ahead - turn
+        one = self._phase(b, row, name, phase, first)
+        other = self._phase(b, row, name, phase, first + self.lanes) if turn else None
+        zeros = Value(self.isa.vector(COMPUTE[self.dtype]), "zeroinitializer")
+        if one is None and other is None:
+            return zeros
+        vector = self.isa.slide(b, one or zeros, other or zeros, turn) if turn else one
+        assert vector is not None
+        there = (self.stride * (i + lane) + shift for lane in range(many, self.lanes))
+        if not any(0 <= at < self.image for at in there):
+            return vector
+        held = ", ".join(f"i1 {int(lane < many)}" for lane in range(self.lanes))
+        return b.emit(vector.type, f"select <{self.lanes} x i1> <{held}>, {vector}, {zeros}")
+
+    def _phase(self, b: Builder, row: Value, name: object, phase: int, first: int) -> Value | None:
+        """Elements of a phase side by side, from its first one on; None: there are none."""
+        key = name, phase, first
+        if key not in self.picked:
+            places = (phase + self.stride * (first + lane) for lane in range(self.lanes))
+            held = any(0 <= at < self.image for at in places)
+            self.picked[key] = self._pick(b, row, phase, first) if held else None
+        return self.picked[key]
+
+    def _pick(self, b: Builder, row: Value, phase: int, first: int) -> Value:
+        """Out of as many vectors as the stride is long, which all phases share."""
+        lanes, stride, kind = self.lanes, self.stride, STORAGE[self.dtype]
+        zeros, start = Value(self.isa.vector(COMPUTE[self.dtype]), "zeroinitializer"), stride * first
+        parts = []
+        for at in range(start, start + stride * lanes, lanes):
+            bits = sum((0 <= at + lane < self.image) << lane for lane in range(lanes))
+            mask = None if bits == (1 << lanes) - 1 else Value(f"i{lanes}", str(bits))
+            parts.append(self.isa.load(b, self.dtype, b.at(row, at, kind), lanes, mask=mask) if bits else zeros)
+        if stride == 2 and COMPUTE[self.dtype] == "f32":  # beside multiply-adds there is more room for these two
+            order = dealt_order(lanes)
+            dealt = pick(b, parts, [phase + stride * lane for lane in order])
+            return self.isa.pick(b, dealt, [order.index(lane) for lane in range(lanes)])
+        return pick(b, parts, range(phase, stride * lanes, stride))
+
+
 def read_every(
-    b: Builder, isa: Isa, dtype: str, address: Value, step: int, first: int, extent: int, many: int
-) -> Value:
+    b: Builder, isa: Isa, dtype: str, address: Value, step: int, first: int, extent: int, many: int,
+    order: Sequence[int] | None = None,
+) -> Value:  # fmt: skip
     """Every so manieth number of a row, from a place on; zeros for those that the row does not have.
 
-    The first is element `first` of a row of `extent`, at `address`; lanes from `many` on are zero, too.
+    The first is element `first` of a row of `extent`, at `address`; lanes from `many` on are zero, too. They come in an
+    `order`, if one is given.
     """
     compute = COMPUTE[dtype]
     lanes = isa.lanes(compute)
@@ -104,4 +163,4 @@ def read_every(
     if step == 1:
         return parts[0]
     parts += [Value(isa.vector(compute), "zeroinitializer")] * (step - len(parts))
-    return pick(b, parts, range(0, step * lanes, step))
+    return pick(b, parts, [step * lane for lane in order or range(lanes)])

@@ -7,7 +7,7 @@ one every so many steps of a register tile, they come for nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
@@ -29,6 +29,12 @@ class Lines:
     def pieces(self, lines: int) -> int:
         """In which tiles fetch them, so many lines each."""
         return -(-self.walk[0] // lines) * prod(extent for extent, _ in self.others)
+
+    def turned(self, lines: int) -> Lines:
+        """The same lines, along the axis by which tiles that fetch so many each are the fewest."""
+        axes = (self.walk, *self.others)
+        ways = (Lines(axis, (*axes[:n], *axes[n + 1 :])) for n, axis in enumerate(axes))
+        return min(ways, key=lambda way: way.pieces(lines))
 
 
 def lines_of(axes: Sequence[tuple[int, int]]) -> Lines:
@@ -89,6 +95,13 @@ class Ahead:
     steps: int
     tiles: int
     most: int = 1
+
+    def complete(self) -> Ahead:
+        """With boxes turned if some lines would be left out: runs of a few for each tile that has time for many."""
+        most = self.steps * self.most
+        if self._pieces(most) <= self.tiles:
+            return self
+        return replace(self, boxes=tuple(box.turned(most) for box in self.boxes))
 
     @property
     def shift(self) -> int:

@@ -66,7 +66,7 @@ class WeightsAhead:
                 Ahead((box,), plan.tile_steps, tiles, MOST_LINES).walk(b, number, [base])
                 for box, number, base in zip(boxes, numbers, self.bases, strict=True)
             ]
-        return [Ahead(boxes, plan.tile_steps, tiles, self.most).walk(b, number, self.bases)]
+        return [Ahead(boxes, plan.tile_steps, tiles, self.most).complete().walk(b, number, self.bases)]
 
     def _operands(self, b: Builder) -> Iterator[tuple[str, Index, int]]:
         """Rows, then lanes: tensor, first channel and number of channels of the task."""

@@ -33,14 +33,16 @@ class OwnSums:
     first_block: Index
     last_block: Index
     number: Index = 0  # of the block of windows
+    row: Index = 0  # from which on `sums` holds them, of the rows of the task
 
     def place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
         """Where the sums of a tile are."""
         plan = self.plan
         if plan.straight and self._blocks == 1:  # nobody comes back for them
             return self.sums
-        which = b.sub(lane_block, self.first_block)
-        offset = b.dot([(which, plan.sum_block), (tap, plan.sum_rows * plan.width), (row, plan.width)])
+        which = 0 if plan.in_turn else b.sub(lane_block, self.first_block)
+        place = b.sub(row, self.row)
+        offset = b.dot([(which, plan.sum_block), (tap, plan.sum_rows * plan.width), (place, plan.width)])
         return b.at(self.sums, offset, ARITHMETIC[plan.compute])
 
     def before(self, b: Builder, place: Value) -> list[Value]:
@@ -86,19 +88,46 @@ class OwnSums:
         plan = self.plan
         if self._streams:
             self.tile.isa.end_streams(b)
-        if plan.straight:
-            return
-        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        if not (plan.straight or plan.by_rows):
+            self._finish_blocks(b, 0, self._rows(b))
+
+    def by_rows(
+        self, b: Builder, lane_blocks: tuple[Index, Index], sweep: Callable[[tuple[Index, Index]], None]
+    ) -> None:
+        """Some rows after the other: all their taps, which `sweep` emits from one row to another, then the weights."""
+        plan, count = self.plan, self._rows(b)
+
+        def of_rows(first: Index, _: object) -> None:
+            last = b.minimum(b.add(first, plan.rows_at_once), count)
+            self.row = first if self._blocks == 1 else 0
+            sweep((first, last))
+            if self._blocks == 1:
+                self._finish_blocks(b, first, last, lane_blocks)
+            else:
+                with b.when(b.compare("eq", self.number, self._blocks - 1)):
+                    self._finish_blocks(b, first, last, lane_blocks)
+
+        b.loop(0, count, of_rows, step=plan.rows_at_once, name="rows")
+
+    def _rows(self, b: Builder) -> Index:
+        """Of the task."""
+        return b.minimum(b.sub(self.plan.row_count, self.first_row), self.plan.share_rows)
+
+    def _finish_blocks(
+        self, b: Builder, first: Index, last: Index, lane_blocks: tuple[Index, Index] | None = None
+    ) -> None:  # fmt: skip
+        """Write the weights of some rows and lane blocks, or of all of these."""
+        plan = self.plan
 
         def of_block(lane_block: Index, _: object) -> None:
             def of_rows(row: Index, _: object) -> None:
-                rows = b.minimum(b.sub(count, row), plan.finish_rows)
+                rows = b.minimum(b.sub(last, row), plan.finish_rows)
                 sums = self.place(b, lane_block, 0, row)
                 write_rows(plan, b, self.at, sums, self.bundle, lane_block, b.add(self.first_row, row), rows)
 
-            b.loop(0, count, of_rows, step=plan.finish_rows, name="row")
+            b.loop(first, last, of_rows, step=plan.finish_rows, name="row")
 
-        b.loop(self.first_block, self.last_block, of_block, name="write")
+        b.loop(*(lane_blocks or (self.first_block, self.last_block)), of_block, name="write")
 
     @property
     def _blocks(self) -> int:

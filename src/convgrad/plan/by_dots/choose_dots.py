@@ -21,6 +21,7 @@ from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_bl
 from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.block_costs import PANEL_BYTES
 from convgrad.plan.general.blocks import even_share, packing_cost
+from convgrad.plan.general.data_in_place import rows_of_l1
 from convgrad.plan.groups.turned_data import can_turn, known_axes
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -48,6 +49,7 @@ TIE = 0.87  # of the cycles of weights: where vectors are predicted to take hard
 HALF_EMPTY = 1.4  # likewise of groups that leave half of the lanes empty: plans across groups fill them
 PARTED = 1.2  # cycles of a number of x: 0.9 to 1.35 of 3 to 8 channels, 0.1 of 16
 TIE_IN_ROWS = 0.9  # likewise of X and Y with channels first, against vectors of f32 along rows
+RUNS = 0.9  # of the cycles of taps and channels as one run, with strides: others, counted alike, take longer there
 SEVERAL = 1.25  # of the cycles of a tile of several taps: less than that is no reason for one
 
 
@@ -84,7 +86,9 @@ def dot_data_candidates(
     cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
     yield cycles, plan
     if taps == 1:
-        shape = best_tile(axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True)
+        shape = best_tile(
+            axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True, most=rows_of_l1(plan)
+        )
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
         yield from dot_pointwise_candidates(plan, cycles, machine)
@@ -146,12 +150,14 @@ def _parts(problem: ConvProblem) -> float:
 def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> Predicted:
     """With the taps of the innermost axis, and the few channels of each, as one run."""
     pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
+    strided = base.problem.groups == 1 and max(base.problem.stride) > 1
 
     def planned(shape: TileShape) -> tuple[float, DotRunPlan]:
         plan = as_kind(
             DotRunPlan, base, block=shape.tile, tile=shape.tile, width=shape.width, i_block=base.in_channels, unroll=1
         )
-        return base.problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
+        cycles = base.problem.groups * shape.cycles + cost
+        return (RUNS if strided else 1.0) * cycles, replace(plan, blocks_per_task=plan.lane_blocks)
 
     return _cheapest(map(planned, _best_tiles(base.axes, (pairs, base.out_channels), machine)))
 

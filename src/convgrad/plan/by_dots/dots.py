@@ -148,6 +148,11 @@ class DotWeightsPlan(MatrixWeightsPlan):
         return True
 
     @property
+    def by_rows(self) -> bool:
+        """No, likewise."""
+        return False
+
+    @property
     def steps_of_row(self) -> int:
         """Of the flat axes."""
         return self.depth // self.depth_unit

@@ -24,6 +24,11 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
     KIND = "on matrix tiles, gathered for each tap"
 
     @property
+    def in_turn(self) -> bool:
+        """No: all lanes meet what was gathered."""
+        return False
+
+    @property
     def longest(self) -> int:
         """The outermost axis of which a block has several windows: what its taps do not meet x in is left out."""
         return next((n for n, size in enumerate(self.block) if size > 1), len(self.block) - 1)

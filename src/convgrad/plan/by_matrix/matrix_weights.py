@@ -46,6 +46,11 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return self.chunks == 1 and prod(self.block_grid) > 0 and not self.problem.accumulate
 
     @property
+    def by_rows(self) -> bool:
+        """Whether sums are weights before those of other rows are begun."""
+        return self.own_sums and not self.straight
+
+    @property
     def rounds(self) -> bool:
         """No: the unit stores its tiles itself."""
         return False

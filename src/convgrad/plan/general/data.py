@@ -15,6 +15,7 @@ from convgrad.problem.conv import Ints
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
+IN_PLACE_BYTES = 4 * 1024 * 1024  # of an input that is read in place, which is far enough to be asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +177,18 @@ class DataPlan(DataSlab):
 
     @property
     def fetches_slab(self) -> bool:
-        """Whether the next slab is asked for while the present one is multiplied: where its numbers lie together."""
+        """Whether the next slab is asked for while the present one is multiplied: where its numbers lie together.
+
+        Or what is read in place for several taps, in runs too short for the processor to find out where they go on.
+        """
         p = self.problem
         strides = p.strides[p.given]
         together = abs(strides[2]) <= abs(strides[-1])
         apart = self.spread and strides[1:3] != (self.in_channels, 1)
-        return together and not (self.reads_in_place or apart) and p.bytes_of(p.given) > KEPT_BYTES
+        if self.reads_in_place:
+            rows = type(self) is DataPlan and not self.spread and self.taps > 1
+            return rows and together and p.bytes_of(p.given) > IN_PLACE_BYTES
+        return together and not apart and p.bytes_of(p.given) > KEPT_BYTES
 
     @property
     def fetches_weights(self) -> bool:

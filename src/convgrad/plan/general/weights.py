@@ -53,7 +53,7 @@ class WeightsPlan(WeightsSlabs):
         """Sums that a task with its own keeps between blocks, or until they are weights; else those of odd tiles."""
         if self.straight and prod(self.block_grid) == 1:
             return self.tile_taps * self.sum_rows * self.width
-        return self.share_blocks * self.sum_block
+        return (1 if self.in_turn else self.share_blocks) * self.sum_block
 
     @property
     def padded_rows(self) -> int:
@@ -63,7 +63,28 @@ class WeightsPlan(WeightsSlabs):
     @property
     def sum_rows(self) -> int:
         """Row channels from a tap of the sums to the next."""
+        if self.by_rows and prod(self.block_grid) == 1:
+            return self.rows_at_once
         return self.share_rows if self.own_sums else self.padded_rows
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a task sums all taps of some rows before it goes on to others: their sums are weights while near.
+
+        Not of vectors: what stores weights would take registers of the loops that sum.
+        """
+        return False
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether sums of one lane block are weights before those of the next are begun."""
+        return self.by_rows and prod(self.block_grid) == 1
+
+    @property
+    def rows_at_once(self) -> int:
+        """Those, of one lane block."""
+        tiles = max(1, FINISH_NUMBERS // (self.taps * self.width * self.row_channels))
+        return min(self.share_rows, tiles * self.row_channels)
 
     @property
     def sum_block(self) -> int:
@@ -89,7 +110,8 @@ class WeightsPlan(WeightsSlabs):
     def work_bytes(self) -> Room:
         """Besides the sums that become weights: those of other chunks; slabs, or weights that are put in order."""
         slabs = 0 if self.direct else self.packed_bytes * (self.row_slab_size + self.lane_slab_size)
-        return SIZES[self.compute] * (self.chunks - 1) * self.sum_size, max(slabs, self.staged_bytes)
+        own = slabs + self.staged_bytes if self.by_rows else max(slabs, self.staged_bytes)
+        return SIZES[self.compute] * (self.chunks - 1) * self.sum_size, own
 
     @property
     def weights_bytes(self) -> Room:

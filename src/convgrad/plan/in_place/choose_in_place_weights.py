@@ -27,11 +27,16 @@ Rows = TypeVar("Rows", bound=RowWeightsPlan)
 
 MOVED, STILL = 1.7, 1.0  # cycles for a vector of the side that moves, across lines, and of the other
 READ, CROSSING = 2.0, 1.7  # cycles for a vector of x that is read to pick from, and for one of y of rows of any length
+PICK = 2.5  # cycles of the ports that multiply, for what a tap of a row meets, where phases are picked once
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
 IN_PLACE = 0.8  # of the cycles predicted of steps: copies, which others make, take longer than is predicted of them
 BY_DOTS = 0.7  # of those of dot products: what others of these are predicted to take is less than it is
 TAIL, ROW_TAIL = 80.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
+PICKED_TAIL = 60.0  # cycles of a tile besides, where phases are picked once
+PICKED_BYTES = 96 * 1024  # of the rows that such a tile reads of a block, which are as good as in L1
+FAR = 0.27  # cycles, not hidden, for a number of large tensors
+FAR_BYTES = 8 * 1024 * 1024  # of both, that caches do not hold by themselves
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
 LOOKED = 2.2  # cycles to look at a vector
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
@@ -181,8 +186,9 @@ def _best_of_rows(base: Rows, machine: Machine) -> Iterator[tuple[float, Rows]]:
 def _row_step_cycles(plan: RowWeightsPlan) -> float:
     """Of a vector of windows."""
     rows, stride = plan.tile_taps * plan.row_channels, plan.axes[-1].stride
-    products = rows * (plan.vectors + stride - 1) / FMA_PER_CYCLE
-    read = READ * rows * stride
+    picked = PICK * rows if plan.picks_once else rows * (stride - 1)
+    products = (rows * plan.vectors + picked) / FMA_PER_CYCLE
+    read = READ * (plan.row_channels if plan.picks_once else rows) * stride
     if isinstance(plan, RowDotsPlan):
         read = CROSSING * plan.row_channels * plan.runs_of_row * stride
     loads = read + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
@@ -199,11 +205,17 @@ def _row_cycles(plan: RowWeightsPlan) -> float:
     tiles = p.groups * (plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps
     of_row = plan.row_count * prod(axis.stride for axis in plan.flat) + plan.vectors
     read = SIZES[plan.compute] * of_row * prod(plan.block)
+    near = 2 * NEAR_BYTES
+    if plan.picks_once:  # so few rows at a time that what they come from is hidden
+        of_row, near = plan.row_channels * prod(axis.stride for axis in plan.flat) + plan.vectors, PICKED_BYTES
+        read = SIZES[plan.compute] * of_row * prod(plan.block)
     step = _row_step_cycles(plan)
     far = FETCH if read <= SLAB_BYTES else 4 * FETCH  # beyond a task's share of L2
-    step += far * (rows * plan.axes[-1].stride + plan.vectors) if read > 2 * NEAR_BYTES else 0.0
+    step += far * (rows * plan.axes[-1].stride + plan.vectors) if read > near else 0.0
     steps = p.batch * prod(axis.windows for axis in plan.axes[1:-1]) * plan.vectors_of_row
-    cycles = tiles * (steps * step + blocks * ROW_TAIL)
+    cycles = tiles * (steps * step + blocks * (PICKED_TAIL if plan.picks_once else ROW_TAIL))
+    if plan.picks_once and p.bytes_of("x") + p.bytes_of("y") > FAR_BYTES:
+        cycles += FAR * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     tasks = plan.chunks * p.groups
     cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
     sums = tiles * rows * plan.vectors

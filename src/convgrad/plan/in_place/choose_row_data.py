@@ -20,10 +20,12 @@ from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYC
 from convgrad.problem.conv import ConvProblem, Unknown
 
 MOST_OUTPUTS = 16  # channels and phases that are solved for, of a group: rows are read again for every dozen
+MOST_OF_FEW, FEWEST = 64, 4  # likewise, where rows have a stride of two, made of so few channels
 MOST_TAPS, MOST_STEP, MOST_PHASES = 11, 3, 8
 FEW_CHANNELS = 16  # of an input of one axis, read at a time: as many runs of memory
 MOST_ROWS = 4  # of outputs in a tile
 CROSSING, PICKED = 2.4, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
+AMONG_PICKS = 0.5  # cycles of a number in all lanes, where loads of vectors are few
 NARROW = 1.2  # cycles for a vector of 16-bit numbers, which crosses lines half as often, and is widened
 PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
 FETCH = 1.5  # cycles, not hidden, for a line of a channel from L2
@@ -31,7 +33,8 @@ STREAM = 1.0  # cycles of a step for each row beyond the first
 FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
 COPIED = 0.5  # cycles that copying a number of the input takes, which others do, beyond what is predicted of them
 COPIED_WORDS = 0.2  # likewise where numbers are copied two by two
-APART = 0.5  # of the cycles predicted of several groups, which others pack one by one
+APART, APART_PHASES = 0.5, 0.42  # of the cycles predicted of several groups, which others pack one by one; in phases
+DEALT = 0.7  # of those of strided rows of few channels, which others copy to planes first
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
 BLOCK_BYTES = 320 * 1024  # of rows that several phases of a block read
 LEAST_ROWS = 4  # of outputs that a task computes, since its neighbours read nearly the same
@@ -45,7 +48,9 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     given = p.strides[p.given]
     solved, channels = (p.y_channels, p.x_channels) if solves_y else (p.x_channels, p.y_channels)
     masked = base.lanes * SIZES[base.compute] == LINE  # as instruction sets with masks are
-    if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= MOST_OUTPUTS or not channels:
+    dealt = solves_y and p.stride[-1] == 2 and p.dtype == "f32" and channels <= FEWEST  # by few instructions
+    most = MOST_OF_FEW if dealt else MOST_OUTPUTS
+    if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= most or not channels:
         return
     if phases > 1 and not _folds(p):
         return
@@ -79,7 +84,8 @@ def _tiles(plan: RowDataPlan, registers: int) -> Iterator[RowDataPlan]:
     row, rank = plan.axes[-1], len(plan.axes) - 1
     solved, ones = plan.out_channels // plan.phases, (1,) * (rank - 1)
     room = registers - 2 - 2 * (row.in_step > 1)
-    for channels in (n for n in range(1, solved + 1) if solved % n == 0 or plan.phases == 1):
+    even = plan.phases > 1 or plan.deals  # shares of the channels
+    for channels in (n for n in range(1, solved + 1) if solved % n == 0 or not even):
         width = channels * plan.phases
         for vectors in range(1, min(-(-row.count // plan.lanes), room // (width + 1)) + 1):
             for rows in range(1, MOST_ROWS + 1 if rank > 1 else 2):
@@ -131,12 +137,14 @@ def _cycles(plan: RowDataPlan) -> float:
         shift = phase.offset + n * row.offset_step
         products, loads = len(rows) * columns, columns / LOADS_PER_CYCLE
         if row.in_step > 1:
-            products, loads = products + (row.in_step - 1) * columns, PICKED * row.in_step * columns
+            picks = 0 if plan.deals else row.in_step - 1
+            products, loads = products + picks * columns, PICKED * row.in_step * columns
         elif shift % plan.lanes and plan.slides:
             products, loads = products + columns, loads + several / LOADS_PER_CYCLE
         elif not plan.slides:
             loads = (CROSSING if SIZES[p.dtype] == SIZES[plan.compute] else NARROW) * columns
-        step += max(products / FMA_PER_CYCLE, BROADCAST * len(rows) + loads, LATENCY)
+        numbers = (AMONG_PICKS if plan.deals else BROADCAST) * len(rows)
+        step += max(products / FMA_PER_CYCLE, numbers + loads, LATENCY)
         unit = min(plan.channel_unit, plan.in_channels)
         step += PART / unit if unit > 1 else WRITTEN
     crosses = not plan.slides or row.taps > 1
@@ -146,7 +154,10 @@ def _cycles(plan: RowDataPlan) -> float:
     outputs = prod(axis.tiles(size) for axis, size in zip(plan.axes[:-1], plan.tile, strict=False))
     results = 2.0 * plan.width * columns * plan.i_blocks
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
-    cycles *= APART if p.groups > 1 else 1.0
+    if p.groups == 1:
+        cycles *= DEALT if plan.deals and plan.in_channels <= FEWEST else 1.0
+    else:
+        cycles *= APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
     read, written = (prod(p.shapes[name]) for name in (p.given, p.solved))
     solved = p.strides[p.solved]
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row

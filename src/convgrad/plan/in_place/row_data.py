@@ -13,6 +13,9 @@ from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
+ASKED_BYTES = 6 * 1024 * 1024  # of a result in phases, from which its lines are asked for before they are written
+ROWS_AHEAD = 2  # of a phase
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDataPlan(FoldedPlan):
@@ -63,11 +66,25 @@ class RowDataPlan(FoldedPlan):
         return False
 
     @property
+    def deals(self) -> bool:
+        """Whether lanes are outputs in another order until they are stored, in which rows of stride 2 are picked."""
+        return self.axes[-1].in_step == 2 and self.problem.dtype == "f32" and self.i_blocks == 1
+
+    @property
     def fetches_rows(self) -> bool:
         """Whether tiles ask for what the next ones read: of rows apart from each other, which L2 does not hold."""
         p = self.problem
         large = p.bytes_of(p.given) > KEPT_BYTES
         return large and (self.axes[-1].in_step > 1 or len(self.axes) == 2)
+
+    @property
+    def ahead_of_results(self) -> int:
+        """Numbers by which tiles ask for lines of the result before they write them; 0: caches have them."""
+        p = self.unfolded
+        if p.out_dtype != self.compute or p.bytes_of("x") < ASKED_BYTES or not self.writes_in_place:
+            return 0
+        steps, _ = self.result_strides
+        return ROWS_AHEAD * (steps[-2][1] * self.tile[-2] if len(self.axes) > 2 else self.tile[-1] * self.phases)
 
     @property
     def slides(self) -> bool:

@@ -27,6 +27,11 @@ class RowWeightsPlan(InPlaceWeightsPlan):
         return -(-self.pitch // self.window_lanes)
 
     @property
+    def picks_once(self) -> bool:
+        """Whether each phase of a strided row of x is picked once for all taps that meet it; not of 16 bits."""
+        return self.problem.dtype == self.compute and self.axes[-1].stride > 1
+
+    @property
     def x_extent(self) -> Ints:
         """Elements of x per axis that belong to a block."""
         ones = self.block[: len(self.outer)]
