@@ -18,6 +18,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.engines.ceilings import Ceilings
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import Machine, current_machine, machine_for
+from convgrad.problem.conv import Unknown
 from convgrad.runtime import decisions, driver, jit, num_threads
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class _Explained:
             "shared_bytes": module.all_shared_bytes,
             "scratch_bytes": module.all_scratch_bytes,
             "workspace_bytes": module.workspace_bytes(self.threads),
+            "weights_bytes": module.weights_bytes(self.threads),
         }
 
     def _bound(self) -> tuple[float, str]:
@@ -204,7 +206,7 @@ class _Explained:
             return
         yield ""
         yield from _columns("plan", [(name, text) for name, _, text in facts(self.plan)])
-        module = self.modules[self.used]
+        module, weights = self.modules[self.used], "sums" if problem.unknown is Unknown.W else "packed weights"
         yield from _columns(
             "",
             [
@@ -215,7 +217,8 @@ class _Explained:
                 (
                     "workspace",
                     f"{size(module.workspace_bytes(self.threads))}: {size(module.all_shared_bytes)} shared, "
-                    f"{size(module.all_scratch_bytes)} for each of {_threads(self.threads)}",
+                    f"{size(module.all_scratch_bytes)} for each of {_threads(self.threads)}; "
+                    f"{size(module.weights_bytes(self.threads))} of it {weights}",
                 ),
             ],
         )

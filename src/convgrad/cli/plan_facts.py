@@ -112,7 +112,7 @@ def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
         "written where it lies" if plan.writes_in_place else "summed aside, then copied",
     )
     yield "written out", plan.unroll, f"taps of {plan.unroll} axes" if plan.unroll else "no taps: loops over all axes"
-    size_of = SIZES[plan.compute]
+    size_of = plan.packed_bytes
     yield "weights", plan.panel * size_of, f"panels of {size(plan.panel * size_of)}, read again for every tile"
     packing = "of all weights, by a stage of its own"
     if plan.packs_weights:
@@ -134,11 +134,10 @@ def _weights_facts(plan: WeightsPlan) -> Iterator[tuple[str, Any, str]]:
     sides = [plan.direct or plan.rows_in_place, plan.direct or plan.lanes_in_place]
     places = ["read where they lie" if in_place else "packed into slabs" for in_place in sides]
     yield "inputs", sides, places[0] if sides[0] == sides[1] else f"rows {places[0]}, lanes {places[1]}"
-    size_of = SIZES[plan.compute]
     if not all(sides):
-        slabs = [plan.row_slab_size * size_of, plan.lane_slab_size * size_of]
+        slabs = [plan.row_slab_size * plan.packed_bytes, plan.lane_slab_size * plan.packed_bytes]
         yield "slabs", slabs, f"{size(slabs[0])} of rows, {size(slabs[1])} of lanes"
-    kept = plan.own_sum_size if plan.own_sums else plan.sum_size
+    size_of, kept = SIZES[plan.compute], plan.own_sum_size if plan.own_sums else plan.sum_size
     yield "sums", kept * size_of, f"{size(kept * size_of)} in each {'task' if plan.own_sums else 'chunk'}"
 
 
@@ -146,13 +145,13 @@ def traffic(plan: Plan) -> list[Traffic]:
     """What the plan moves, predicted from its sizes."""
     if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
         return [Traffic(*moved) for moved in plane_facts.traffic(plan)]
-    number = SIZES[plan.compute]
+    packed_number, number = plan.packed_bytes, SIZES[plan.compute]
     if isinstance(plan, DataPlan):
         tasks = prod(plan.grid)
-        slabs = 0 if plan.reads_in_place else tasks * plan.i_blocks * plan.slab_size * number
-        panels = tasks * plan.blocks_per_task * plan.i_blocks * plan.panel * number
+        slabs = 0 if plan.reads_in_place else tasks * plan.i_blocks * plan.slab_size * packed_number
+        panels = tasks * plan.blocks_per_task * plan.i_blocks * plan.panel * packed_number
         results = 0 if plan.writes_in_place else tasks * plan.result_block * plan.blocks_per_task * number
-        packed = panels if plan.packs_weights else plan.weights_size * number
+        packed = panels if plan.packs_weights else plan.weights_size * packed_number
         by = ", by the tasks that multiply them" if plan.packs_weights else ", once"
         by = ": read where they lie" if plan.reads_weights else by
         return [
@@ -162,7 +161,7 @@ def traffic(plan: Plan) -> list[Traffic]:
             Traffic("results copied", results, "" if results else ": written where they lie"),
         ]
     first = prod(plan.grid)
-    per_task = 0 if plan.direct else (plan.row_slab_size + plan.lane_slab_size) * number
+    per_task = 0 if plan.direct else (plan.row_slab_size + plan.lane_slab_size) * packed_number
     blocks = -(-prod(plan.block_grid) // plan.chunks)
     packed = first * blocks * per_task
     sums = Traffic(

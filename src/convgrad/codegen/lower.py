@@ -77,7 +77,8 @@ def lower(plan: Plan | InsidePlan) -> KernelModule:
         shared += main.verdict.size
         fallback = _fallback(main.verdict, len(stages))
     kernel = KernelModule(
-        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=main.scratch_bytes, fallback=fallback
+        ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=main.scratch_bytes,
+        weights=plan.weights_bytes, fallback=fallback,
     )  # fmt: skip
     return kernel if plan.ON_UNITS else guarded(plan, kernel)  # units watch data while these are packed
 
@@ -93,9 +94,10 @@ def _fallback(verdict: Verdict, stages: int) -> Fallback:
     """The kernel of the plan that takes over, of a kernel of so many stages."""
     plan = verdict.fallback
     assert plan is not None
-    other = stages_of(plan)
+    other, (packed, own) = stages_of(plan), plan.weights_bytes
+    shared = shared_with_guard(plan, other.shared_bytes)
     return Fallback(
         after=stages if verdict.after is None else verdict.after, replaces=verdict.replaces,
-        most_tasks=other.most_tasks, shared_bytes=shared_with_guard(plan, other.shared_bytes),
-        scratch_bytes=other.scratch_bytes, lower=lambda: lower(plan),
+        most_tasks=other.most_tasks, shared_bytes=shared, scratch_bytes=other.scratch_bytes,
+        weights=(packed + shared - other.shared_bytes, own), lower=lambda: lower(plan),
     )  # fmt: skip

@@ -45,6 +45,7 @@ class Fallback:
     most_tasks: int  # of a stage of the fallback
     shared_bytes: int
     scratch_bytes: int
+    weights: tuple[int, int]
     lower: Callable[[], KernelModule]
     at_once: bool = False  # it is made together with the kernel: a call that has come to the verdict cannot be repeated
 
@@ -57,6 +58,7 @@ class KernelModule:
     stages: tuple[Stage, ...]  # run in this order
     shared_bytes: int
     scratch_bytes: int  # per thread, a multiple of 64
+    weights: tuple[int, int] = (0, 0)  # bytes of either that hold packed weights, or a copy of the weights as sums
     fallback: Fallback | None = None
 
     @property
@@ -75,9 +77,22 @@ class KernelModule:
         """Likewise."""
         return max(self.scratch_bytes, self.fallback.scratch_bytes if self.fallback else 0)
 
+    @property
+    def all_weights(self) -> tuple[int, int]:
+        """Likewise, of either."""
+        if self.fallback is None:
+            return self.weights
+        (shared, own), (of_fallback, its_own) = self.weights, self.fallback.weights
+        return max(shared, of_fallback), max(own, its_own)
+
     def workspace_bytes(self, threads: int) -> int:
         """Memory that a call on so many threads works in, besides its arguments."""
         return self.all_shared_bytes + max(1, min(threads, self.most_tasks)) * self.all_scratch_bytes
+
+    def weights_bytes(self, threads: int) -> int:
+        """Of that, packed weights, which are as large as the weights are; the rest is bounded, for each thread."""
+        shared, own = self.all_weights
+        return shared + max(1, min(threads, self.most_tasks)) * own
 
 
 def round64(count: int) -> int:

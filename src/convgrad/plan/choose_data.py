@@ -26,6 +26,7 @@ from convgrad.plan.general.data_in_place import (
     with_weights_in_place,
     writes_in_place,
 )
+from convgrad.plan.general.room import roomy_first
 from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.in_place.row_products import (
@@ -73,20 +74,24 @@ def data_variants(
     reasons = tuple(
         f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
     )
-    for cycles, plan in candidates:
-        plan = replace(plan, reasons=reasons)
-        if isinstance(plan, PlaneDataPlan):
-            yield plan
-        elif isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):
-            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
-            yield replace(plan, fallback=_finished(other, spare, machine))
-        elif plan.ON_UNITS:
-            from convgrad.plan.by_matrix.choose_matrix import finished_on_units
 
-            spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
-            yield finished_on_units(plan, cycles, _finished(other, spare, machine))
-        else:
-            yield _finished(plan, cycles, machine)
+    def finished() -> Iterator[DataPlan | PlaneDataPlan]:
+        for cycles, plan in candidates:
+            plan = replace(plan, reasons=reasons)
+            if isinstance(plan, PlaneDataPlan):
+                yield plan
+            elif isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):
+                spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
+                yield replace(plan, fallback=_finished(other, spare, machine))
+            elif plan.ON_UNITS:
+                from convgrad.plan.by_matrix.choose_matrix import finished_on_units
+
+                spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
+                yield finished_on_units(plan, cycles, _finished(other, spare, machine))
+            else:
+                yield _finished(plan, cycles, machine)
+
+    return roomy_first(finished(), tuple({type(plan) for _, plan in added}))
 
 
 def _on_units(problem: ConvProblem, machine: Machine, in_rows: list[PlaneRowsPlan]) -> list[tuple[float, Any]]:

@@ -19,6 +19,7 @@ from convgrad.plan.few_channels.choose_run_weights import run_weights_candidates
 from convgrad.plan.few_channels.choose_window_lanes import window_lanes_candidates
 from convgrad.plan.few_channels.run_weights import RunWeightsPlan
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
+from convgrad.plan.general.room import roomy_first
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.general.window_blocks import best_window_blocks, rows_of_windows
 from convgrad.plan.groups.choose_group_weights import group_weights_candidates
@@ -48,15 +49,19 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *by_dots, *_on_units(problem, machine)]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
-    for cycles, plan in candidates:
-        plan = replace(plan, reasons=reasons)
-        if isinstance(plan, PlaneWeightsPlan) or (plan.ON_UNITS and plan.fallback):
-            yield plan
-        elif plan.ON_UNITS:
-            cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
-            yield replace(plan, fallback=_finished(other, cost)) if plan.watch else plan
-        else:
-            yield _finished(plan, cycles)
+
+    def finished() -> Iterator[WeightsPlan | PlaneWeightsPlan]:
+        for cycles, plan in candidates:
+            plan = replace(plan, reasons=reasons)
+            if isinstance(plan, PlaneWeightsPlan) or (plan.ON_UNITS and plan.fallback):
+                yield plan
+            elif plan.ON_UNITS:
+                cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
+                yield replace(plan, fallback=_finished(other, cost)) if plan.watch else plan
+            else:
+                yield _finished(plan, cycles)
+
+    return roomy_first(finished())
 
 
 def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]:

@@ -39,6 +39,7 @@ class Kernel:
         "scratch_bytes",
         "shared_bytes",
         "stages",
+        "weights",
     )
 
     def __init__(
@@ -50,6 +51,7 @@ class Kernel:
         self.stages: tuple[Stage, ...] = module.stages
         self.shared_bytes = module.all_shared_bytes
         self.scratch_bytes = module.all_scratch_bytes
+        self.weights = module.all_weights
         self.compile_seconds = seconds
         self.from_disk = from_disk
         symbols = (driver.ENTRY, driver.CELL_OF) if module.fallback else (driver.ENTRY,)
@@ -71,6 +73,11 @@ class Kernel:
     def workspace_bytes(self, threads: int) -> int:
         """Memory that a call on so many threads works in, besides its arguments."""
         return self.shared_bytes + max(1, min(threads, self._most_tasks)) * self.scratch_bytes
+
+    def weights_bytes(self, threads: int) -> int:
+        """Of that, packed weights."""
+        shared, own = self.weights
+        return shared + max(1, min(threads, self._most_tasks)) * own
 
     def __call__(self, x: int, w: int, y: int, bias: int = 0) -> None:
         """Solve for the unknown; arguments are addresses of the elements with all indices zero."""
@@ -221,11 +228,12 @@ def _notes(what: str, machine: Machine, module: KernelModule) -> dict[str, Any]:
         "stages": [[stage.symbol, stage.tasks] for stage in module.stages],
         "shared_bytes": module.shared_bytes,
         "scratch_bytes": module.scratch_bytes,
+        "weights": module.weights,
         "fallback": fallback and {name: getattr(fallback, name) for name in _OF_FALLBACK},
     }
 
 
-_OF_FALLBACK = ("after", "replaces", "at_once", "most_tasks", "shared_bytes", "scratch_bytes")
+_OF_FALLBACK = ("after", "replaces", "at_once", "most_tasks", "shared_bytes", "scratch_bytes", "weights")
 
 
 def _module_of(entry: cache.Entry, lower: Callable[[], KernelModule]) -> KernelModule | None:
@@ -244,6 +252,7 @@ def _module_of(entry: cache.Entry, lower: Callable[[], KernelModule]) -> KernelM
             stages=tuple(Stage(symbol=symbol, tasks=tasks) for symbol, tasks in entry.notes["stages"]),
             shared_bytes=entry.notes["shared_bytes"],
             scratch_bytes=entry.notes["scratch_bytes"],
+            weights=tuple(entry.notes["weights"]),
             fallback=fallback,
         )
     except (KeyError, TypeError, ValueError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.halves import HalvesCopy
-from convgrad.codegen.copies.packing import pack_weights_panel
+from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
 from convgrad.codegen.copies.paired_copies import PAIR, moves_pairs, paired_copy
 from convgrad.codegen.copies.paired_weights import PairedPanel
 from convgrad.codegen.copies.split_weights import SplitPanel
@@ -15,7 +15,7 @@ from convgrad.codegen.copies.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.codegen.general.watched import WatchedStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
-from convgrad.codegen.isa.base import BYTES
+from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot
@@ -75,7 +75,7 @@ class MatrixStages(WatchedStages):
     @property
     def _pairs(self) -> bool:
         """Whether numbers are moved two by two: their channels come in pairs."""
-        return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
+        return self.plan.packs_pairs
 
     @property
     def watches_pairs(self) -> bool:
@@ -84,19 +84,7 @@ class MatrixStages(WatchedStages):
 
     @property
     def _f32_panel(self) -> int:
-        return round64(4 * self.plan.taps * self.plan.i_block * self.plan.width)
-
-    @property
-    def pack_bytes(self) -> int:
-        """Scratch to pack a panel: one of f32, and room to stage it, or none; of bf16, room for a tile of all taps."""
-        if self._pairs:
-            return round64(BYTES["f32"] * self.plan.taps * COLUMNS * self.plan.channel_unit // PAIR)
-        return 2 * self._f32_panel if self._staged else 0
-
-    @property
-    def _staged(self) -> bool:
-        """Whether weights of neither side lie side by side, so that a panel is put in order before it is split."""
-        return 1 not in self.plan.problem.w_strides[1:3]
+        return round64(self.plan.f32_panel_bytes)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """With tiles."""
@@ -114,21 +102,39 @@ class MatrixStages(WatchedStages):
         if self._pairs:
             self._pack_pairs(b, at, source, target, lanes[0], channels)
             return
-        count, room, step = channels
+        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
+        if not plan.stages_weights or plan.taps_staged == p.taps:
+            self._pack_pieces(b, at, source, target, lanes, channels, taps)
+            return
+
+        def piece(firsts: list[Index], counts: list[int]) -> None:
+            of, to = at_taps(b, firsts, taps)
+            some = [(n, step) for n, (_, step) in zip(counts, taps, strict=True)]
+            origin = b.at(source, of, STORAGE[p.dtype])
+            there = b.at(target, b.mul(to, plan.panel // plan.taps), self.packed_kind)
+            self._pack_pieces(b, at, origin, there, lanes, channels, some)
+
+        in_pieces(b, p.taps, plan.taps_staged, piece)
+
+    def _pack_pieces(
+        self, b: Builder, at: Places, source: Value, target: Value, lanes: list[tuple[Index, int, int]],
+        channels: tuple[Index, int, int], taps: list[tuple[int, int]],
+    ) -> None:  # fmt: skip
+        """Some taps."""
+        plan, p, (count, room, step) = self.plan, self.plan.problem, channels
         many, _, lane_step = lanes[0]
         block = plan.lane_tiles * COLUMNS * plan.channel_unit
         pieces = Pieces(plan.pieces, block, plan.exact, self.watch, self.room)
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16", pieces=pieces)
-        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
-        if self._staged:
+        if plan.stages_weights:
             plain = replace(copy, dst_dtype="f32", pieces=None)
             pack_weights_panel(
                 b, plain, source, at.scratch, b.at(at.scratch, self._f32_panel, "i8"), lanes=lanes, channels=channels,
                 taps=taps, width=plan.width, whole=many == plan.width,
             )  # fmt: skip
             source, copy, many, lane_step, step = at.scratch, replace(copy, src_dtype="f32"), plan.width, 1, plan.width
-            inside = row_major(p.taps, room * plan.width)
-            taps = list(zip(p.taps, inside, strict=True))
+            extents = tuple(extent for extent, _ in taps)
+            taps = list(zip(extents, row_major(extents, room * plan.width), strict=True))
         panel = SplitPanel(
             copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room,
             last=plan.in_channels % plan.channel_unit,
@@ -153,6 +159,7 @@ class MatrixStages(WatchedStages):
             depth=plan.channel_unit,
             taps=taps,
             staging=at.scratch,
+            staged=plan.pairs_staged,
             ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))

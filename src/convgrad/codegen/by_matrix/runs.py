@@ -35,16 +35,6 @@ class RunStages(MatrixStages):
     plan: DotRunPlan | MatrixRunPlan  # pyright: ignore
     weights_piece: int  # from piece to piece of a panel
 
-    @property
-    def _pairs(self) -> bool:
-        """No: a pair may be of two taps."""
-        return False
-
-    @property
-    def pack_bytes(self) -> int:
-        """Scratch to pack a panel: one of f32, and room to stage it."""
-        return 2 * self._f32_panel
-
     def pair_place(self, b: Builder, outer: Index, k: Index, lane: int) -> Index:
         """Of pair k of a run, at an outer tap, from a lane on."""
         raise NotImplementedError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -10,8 +12,9 @@ from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
-
-STAGED_BYTES = 20 * 1024  # of weights that are put in order at a time: they and what becomes of them stay in L1
+from convgrad.plan.general.room import staged_channels, staged_taps
+from convgrad.plan.strides import row_major
+from convgrad.problem.conv import Ints
 
 
 def pack_weights_panel(
@@ -25,12 +28,25 @@ def pack_weights_panel(
     channels  (how many there are, how many the panel has room for, source step)
     taps      (extent, source step) per spatial axis
     whole     every lane is written; else the panel is zeroed first
-    staging   room for `staged_channels`. Where taps lie closer in the source than both lanes and channels, some
-              channels are made in the order of the source first, so that long runs of the source are transposed, and
-              then put in order by vectors.
+    staging   room for `staged_channels` of `staged_taps`. Where taps lie closer in the source than both lanes and
+              channels, some channels are made in the order of the source first, so that long runs of the source are
+              transposed, and then put in order by vectors.
     """
     count, room, channel_step = channels
-    total = prod(extent for extent, _ in taps)
+    extents = tuple(extent for extent, _ in taps)
+    total, at_once = prod(extents), staged_taps(extents, width * BYTES[copy.compute])
+    if at_once != extents and _is_staged(lanes, channel_step, taps):
+
+        def piece(firsts: list[Index], counts: list[int]) -> None:
+            of, to = at_taps(b, firsts, taps)
+            pack_weights_panel(
+                b, copy, b.at(source, of, STORAGE[copy.src_dtype]),
+                b.at(target, b.mul(to, room * width), STORAGE[copy.compute]), staging, lanes=lanes, channels=channels,
+                taps=[(n, step) for n, (_, step) in zip(counts, taps, strict=True)], width=width, whole=whole,
+            )  # fmt: skip
+
+        in_pieces(b, extents, at_once, piece)
+        return
     if not whole:
         emit_zero(b, copy.isa, copy.compute, target, total * room * width)
     tap_dims, step = [], room * width
@@ -60,16 +76,34 @@ def pack_weights_panel(
         part(b.mul(parts, some), rest)
 
 
+def in_pieces(b: Builder, extents: Ints, some: Ints, emit: Callable[[list[Index], list[int]], None]) -> None:
+    """Pieces of a box, of at most `some` places on every axis, from the first place and the extent on each."""
+
+    def nest(firsts: list[Index], counts: list[int]) -> None:
+        if len(firsts) == len(extents):
+            emit(firsts, counts)
+            return
+        extent, most = extents[len(firsts)], max(1, some[len(firsts)])
+        whole, rest = divmod(extent, most)
+        if whole:
+            b.loop(0, whole, lambda n, _: nest([*firsts, b.mul(n, most)], [*counts, most]), name="piece")
+        if rest:
+            nest([*firsts, whole * most], [*counts, rest])
+
+    nest([], [])
+
+
+def at_taps(b: Builder, firsts: Sequence[Index], taps: Sequence[tuple[int, int]]) -> tuple[Index, Index]:
+    """Where a tap lies in the source, of whose axes extent and step are given, and which one it is."""
+    extents = tuple(extent for extent, _ in taps)
+    of = b.dot([(first, step) for first, (_, step) in zip(firsts, taps, strict=True)])
+    return of, b.dot(list(zip(firsts, row_major(extents, 1), strict=True)))
+
+
 def _is_staged(lanes: list[tuple[Index, int, int]], channel_step: int, taps: list[tuple[int, int]]) -> bool:
     if any(src == 1 for _, dst, src in lanes if dst == 1):
         return False
     return any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
-
-
-def staged_channels(taps: int, width: int, room: int, size: int) -> int:
-    """Channels, of the `room` in a panel, that are put in order at a time."""
-    most = max(1, min(room, STAGED_BYTES // max(1, taps * width * size)))
-    return next((n for n in range(most, most // 2, -1) if room % n == 0), most)
 
 
 def _pack_in_order(
@@ -97,11 +131,25 @@ def unpack_weights(
     """target = sums[taps, row, first + lane]; `rows` comes with the room that `staging` has for it.
 
     Where rows and taps lie closer in the target than lanes, the sums are put in the target's order by vectors first, so
-    that long runs of the target are written at once.
+    that long runs of the target are written at once; those of `staged_taps` at a time.
     """
     row, room = rows
     if all(tap.extent == 1 for tap in taps) or any(abs(lane.dst) <= 1 for lane in lanes):
         copy.emit(b, b.at(sums, first, STORAGE[copy.compute]), target, [*lanes, row, *taps])
+        return
+    extents = tuple(tap.extent for tap in taps if isinstance(tap.extent, int))
+    at_once = staged_taps(extents, room * width * BYTES[copy.compute])
+    if at_once != extents:
+
+        def piece(firsts: list[Index], counts: list[int]) -> None:
+            of = b.dot([(n, tap.src) for n, tap in zip(firsts, taps, strict=True)])
+            to = b.dot([(n, tap.dst) for n, tap in zip(firsts, taps, strict=True)])
+            unpack_weights(
+                b, copy, b.at(sums, of, STORAGE[copy.compute]), b.at(target, to, STORAGE[copy.dst_dtype]), staging,
+                lanes, rows, [replace(tap, extent=n) for n, tap in zip(counts, taps, strict=True)], width, first,
+            )  # fmt: skip
+
+        in_pieces(b, extents, at_once, piece)
         return
     axes = sorted([(row, room), *((tap, tap.extent) for tap in taps)], key=lambda axis: abs(axis[0].dst))
     place, there, back = width, [], []

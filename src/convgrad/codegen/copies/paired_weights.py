@@ -25,7 +25,8 @@ class PairedPanel:
     channels  (how many there are, source step)
     taps      as in the source, in words of the target
     ahead     pairs by which rows are asked for before they are read, where lanes lie side by side; 0: not at all
-    staging   room for a tile of all taps, where these lie between channels: the channels and taps of a lane are one run
+    staging   room for `staged` pairs of a tile at all taps, where these lie between channels: the channels and taps of
+              a lane are one run
     """
 
     copy: PairedCopy
@@ -33,6 +34,7 @@ class PairedPanel:
     depth: int
     taps: Sequence[Dim]
     staging: Value
+    staged: int
     ahead: int = 0
 
     def emit(
@@ -63,7 +65,7 @@ class PairedPanel:
                 whole = many == self.tiles * COLUMNS
                 some = COLUMNS if whole else b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
                 if self._runs(lane_step, step):
-                    self._run(b, of, to, pairs, Dim(some, lane_step, 1))
+                    self._run_by_run(b, of, to, pairs, step, Dim(some, lane_step, 1))
                 else:
                     self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), Dim(some, lane_step, 1)])
 
@@ -94,7 +96,7 @@ class PairedPanel:
 
     def _runs(self, lane_step: int, step: int) -> bool:
         """Whether the taps of a channel, and channels, follow each other in the source."""
-        if 1 in (lane_step, step) or step != self._every:
+        if 1 in (lane_step, step) or step != self._every or not self.staged:
             return False
         place = 1
         for tap in reversed(self.taps):
@@ -132,6 +134,19 @@ class PairedPanel:
                     isa.store_bits(b, words, b.at(to, (t + m) * self._tile_words, "i32"))
 
         b.loop(0, pairs, pair, name="pair")
+
+    def _run_by_run(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, lane: Dim) -> None:
+        """As many pairs at a time as there is room for."""
+        if self.staged >= self.depth // PAIR:
+            self._run(b, source, target, pairs, lane)
+            return
+
+        def some(first: Index, _: object) -> None:
+            of = self.copy.src_at(b, source, b.mul(first, PAIR * step))
+            to = b.at(target, b.mul(first, ROW_WORDS), "i32")
+            self._run(b, of, to, b.minimum(b.sub(pairs, first), self.staged), lane)
+
+        b.loop(0, pairs, some, step=self.staged, name="pairs")
 
     def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
         """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""

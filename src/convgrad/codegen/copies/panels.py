@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.input_slab import channels_of
-from convgrad.codegen.copies.packing import pack_weights_panel, staged_channels
+from convgrad.codegen.copies.packing import pack_weights_panel
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
-from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE, Isa
+from convgrad.codegen.isa.base import ARITHMETIC, STORAGE, Isa
 from convgrad.codegen.loops.lanes import lane_dims, lane_origin, weights_origin, weights_steps, whole_lanes
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places, emit_part
@@ -56,9 +56,7 @@ class Panels:
     @property
     def pack_bytes(self) -> int:
         """Scratch of a task that packs weights, or of that part of one."""
-        plan, size = self.plan, BYTES[self.plan.compute]
-        room = plan.i_block // plan.runs
-        return round64(plan.taps * staged_channels(plan.taps, plan.width, room, size) * plan.width * size)
+        return round64(self.plan.staged_bytes)
 
     def pack(self, b: Builder, at: Places, task: Value) -> None:
         """One panel of weights, and with the first panel of a lane block its bias."""

@@ -61,13 +61,12 @@ class SumsStage(WindowSlabs):
     @property
     def own_sums_start(self) -> int:
         """Behind the slabs, which make room for sums on their way to the weights if they are all there."""
-        return self.slab_bytes if self.plan.by_rows else max(self.slab_bytes, self._staging_bytes)
+        return self.slab_bytes if self.plan.by_rows else max(self.slab_bytes, self._staged_bytes)
 
     @property
-    def _staging_bytes(self) -> int:
+    def _staged_bytes(self) -> int:
         """Of sums on their way to the weights."""
-        plan = self.plan
-        return 0 if plan.straight else round64(BYTES[plan.compute] * plan.taps * plan.finish_rows * plan.width)
+        return round64(self.plan.staged_bytes)
 
     @property
     def own_sum_bytes(self) -> int:
@@ -77,7 +76,7 @@ class SumsStage(WindowSlabs):
     @property
     def scratch_bytes(self) -> int:
         """Of any task."""
-        return self.own_sums_start + self.own_sum_bytes + (self._staging_bytes if self.plan.by_rows else 0)
+        return self.own_sums_start + self.own_sum_bytes + (self._staged_bytes if self.plan.by_rows else 0)
 
     @property
     def finish_tasks(self) -> int:

@@ -41,8 +41,9 @@ def guarded(plan: Plan, module: KernelModule) -> KernelModule:
     _emit_verdict(more, guard, p, isa)
     fallback = Fallback(
         after=0 if guard.before else len(stages), replaces=not guard.before, most_tasks=inside.tasks,
-        shared_bytes=inside.shared_bytes, scratch_bytes=0, lower=partial(lower_inside, inside),
-        at_once=guard.keeps_weights,
+        shared_bytes=inside.shared_bytes, scratch_bytes=0,
+        weights=(module.weights[0] + kept_bytes(p) if guard.keeps_weights else 0, 0),
+        lower=partial(lower_inside, inside), at_once=guard.keeps_weights,
     )  # fmt: skip
     return replace(module, ir=joined(module.ir, more), stages=stages, fallback=fallback)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.general.room import Room
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -71,6 +72,12 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
     def gathered_size(self) -> int:
         """All of it."""
         return self.pieces * self.row_piece
+
+    @property
+    def work_bytes(self) -> Room:
+        """Of that, too."""
+        sums, slabs = super(GatheredWeightsPlan, self).work_bytes
+        return sums, slabs + self.packed_bytes * self.gathered_size
 
     def __str__(self) -> str:
         return super(GatheredWeightsPlan, self).__str__().replace(f"with rows of {self.pitch}", "gathered for each tap")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.plan.costs import SPLIT
+from convgrad.plan.costs import LINE, SPLIT
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.room import MOST_STAGED_BYTES, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
 from convgrad.problem.conv import Ints
@@ -120,6 +121,40 @@ class MatrixDataPlan(DataPlan):
     def panel(self) -> int:
         """Packed weights of one block of lanes and one block of input channels, all pieces."""
         return self.taps * self.deep_blocks * self.channel_unit * self.width * self.pieces
+
+    # --- to pack weights
+
+    @property
+    def packs_pairs(self) -> bool:
+        """Whether weights are moved two by two: numbers are one bf16, and their channels come in pairs."""
+        return self.pieces == 1 and self.in_channels % 2 == 0
+
+    @property
+    def stages_weights(self) -> bool:
+        """Whether weights of neither side lie side by side, so that a panel is put in order before it is split."""
+        return not self.packs_pairs and 1 not in self.problem.w_strides[1:3]
+
+    @property
+    def taps_staged(self) -> Ints:
+        """Taps of a panel that are put in order at a time."""
+        return staged_taps(self.problem.taps, 4 * self.i_block * self.width)
+
+    @property
+    def pairs_staged(self) -> int:
+        """Pairs of channels, with all their taps, that are words in scratch at a time; 0 if none are."""
+        return min(self.channel_unit // 2, MOST_STAGED_BYTES // (4 * max(1, self.taps) * COLUMNS))
+
+    @property
+    def f32_panel_bytes(self) -> int:
+        """Of the taps that are put in order at a time, as f32."""
+        return 4 * prod(self.taps_staged) * self.i_block * self.width
+
+    @property
+    def staged_bytes(self) -> int:
+        """To pack a panel: some of it as f32, and room to stage that, or none; of bf16, room for pairs."""
+        if self.packs_pairs:
+            return 4 * self.taps * COLUMNS * self.pairs_staged
+        return 2 * (self.f32_panel_bytes + -self.f32_panel_bytes % LINE) if self.stages_weights else 0
 
     @property
     def piece_step(self) -> int:

@@ -17,6 +17,7 @@ from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import OVERFLOW
+from convgrad.plan.general.room import roomy
 from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.plan.tiles import dot_cycles
 from convgrad.plan.window_axes import WindowAxis
@@ -73,17 +74,14 @@ def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     few = plan.tile_taps > 1  # channels of x, which lie together, or planes that are packed together
     tiles = 1 if few else -(-plan.row_count // plan.row_channels), plan.lane_blocks
     shares = [(rows, lanes) for rows in _shares(tiles[0]) for lanes in _shares(tiles[1])]
-    best: tuple[float, Plan, _OfBlock] | None = None
+    candidates: list[tuple[float, Plan, _OfBlock]] = []
     for block in _blocks(plan):
         blocked = replace(plan, block=block)
         found = _of_block(blocked)
         for rows, lanes in shares:
             for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
-                cycles = _cost(candidate, found, PACKED_AGAIN)
-                if best is None or cycles < best[0]:
-                    best = cycles, candidate, found
-    assert best is not None
-    _, chosen, found = best
+                candidates.append((_cost(candidate, found, PACKED_AGAIN), candidate, found))
+    _, chosen, found = roomy(candidates, lambda candidate: candidate[0], lambda candidate: max(candidate[1].work_bytes))
     return _cost(chosen, found), chosen
 
 

@@ -46,6 +46,21 @@ class Runs:
         return self.in_channels
 
     @property
+    def packs_pairs(self: Any) -> bool:
+        """No: a pair may be of two taps."""
+        return False
+
+    @property
+    def stages_weights(self: Any) -> bool:
+        """Always, and all taps at once."""
+        return True
+
+    @property
+    def taps_staged(self: Any) -> Ints:
+        """All."""
+        return self.problem.taps
+
+    @property
     def slab_strides(self: Any) -> tuple[Ints, int]:
         """Per axis, and of the input channel."""
         return row_major(self.slab_extent, self.in_channels), 1

@@ -25,6 +25,7 @@ from convgrad.plan.depthwise.plane_costs import (
     tap_pieces,
 )  # fmt: skip
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+from convgrad.plan.general.room import planes_with_room
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.problem.conv import ConvProblem, Ints
@@ -166,4 +167,4 @@ def _shared(plan: PlaneDataPlan) -> PlaneDataPlan:
     """With runs of groups: some tasks for every thread, else as long as can be."""
     groups, others = plan.problem.groups, prod(plan.grid[:-1])
     runs = max(1, min(groups, -(-MOST_TASKS // others)))
-    return replace(plan, run=-(-groups // runs))
+    return replace(plan, run=min(-(-groups // runs), planes_with_room(SIZES[plan.compute] * plan.taps)))

@@ -23,6 +23,7 @@ from convgrad.plan.depthwise.plane_costs import (
     slides_pay,
 )
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+from convgrad.plan.general.room import planes_with_room
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.window_axes import WindowAxis, window_axes
@@ -141,7 +142,8 @@ def _cycles(plan: PlaneWeightsPlan) -> float:
 def _shared(plan: PlaneWeightsPlan) -> PlaneWeightsPlan:
     """With runs of groups, and chunks where there are few groups."""
     groups, blocks = plan.problem.groups, prod(plan.block_grid)
-    run = max(1, groups // MOST_TASKS)
+    size = SIZES[plan.compute] * plan.lanes * plan.taps
+    run = max(1, min(groups // MOST_TASKS, planes_with_room(size)))
     runs = -(-groups // run)
     chunks = max(1, min(MOST_CHUNKS, blocks, -(-LEAST_TASKS // runs))) if runs < LEAST_TASKS else 1
     ahead = plan.planes_follow and _arithmetic(plan) > LINE_CYCLES * sum(plan.plane_lines) * prod(plan.block_grid[1:])

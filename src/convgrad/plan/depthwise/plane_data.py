@@ -14,6 +14,7 @@ from typing import ClassVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.depthwise.plane_slab import PlaneSlab
+from convgrad.plan.general.room import Room
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 
@@ -76,6 +77,16 @@ class PlaneDataPlan:
     def slab_bytes(self) -> int:
         """Of the slab."""
         return SIZES[self.compute] * self.slab.size
+
+    @property
+    def work_bytes(self) -> Room:
+        """Besides: of each the slab, and results of a tile."""
+        return 0, self.slab_bytes + SIZES[self.compute] * self.tile_size
+
+    @property
+    def weights_bytes(self) -> Room:
+        """Of packed weights: of all tasks none, and of each those of its groups."""
+        return 0, SIZES[self.compute] * self.run * self.taps
 
     def offsets(self, axis: GatherAxis, phase: Phase) -> list[tuple[int, int]]:
         """Of every tap of a phase: what output 0 reads, and the index of the tap in the kernel."""

@@ -14,6 +14,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.plane_costs import tap_pieces
 from convgrad.plan.depthwise.plane_slab import PlaneSlab
+from convgrad.plan.general.room import Room
 from convgrad.plan.general.weights import BIAS_UNIT, KEPT_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.plan.window_axes import WindowAxis
@@ -145,6 +146,18 @@ class PlaneWeightsPlan:
     def shared_sums(self) -> int:
         """Those of all chunks, if there are several."""
         return self.chunks * self.chunk_sums if self.chunks > 1 else 0
+
+    @property
+    def work_bytes(self) -> Room:
+        """Besides the sums that become weights: those of other chunks; slabs, and vectors of sums."""
+        size, others = SIZES[self.compute], self.chunk_sums * (self.chunks - 1)
+        return size * others, self.slab_bytes + size * self.run_sums * self.lanes
+
+    @property
+    def weights_bytes(self) -> Room:
+        """Of sums that become weights: those that all tasks share, and those that a task has to itself."""
+        own = self.run_sums if self.chunks == 1 else 0
+        return SIZES[self.compute] * min(self.shared_sums, self.chunk_sums), SIZES[self.compute] * own
 
     @property
     def bias_size(self) -> int:

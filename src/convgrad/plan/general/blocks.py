@@ -14,7 +14,9 @@ from typing import TypeVar
 
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import with_weights_in_place, writes_in_place
 from convgrad.plan.general.data_slab import FEW_ROWS
+from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -43,13 +45,31 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
         candidates += [own for candidate in candidates for own in own_weights(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
-    return min(candidates, key=lambda candidate: block_cost(candidate, cycles))
+    best = roomy(candidates, lambda candidate: block_cost(candidate, cycles), _work_bytes)
+    if _work_bytes(best) > MOST_BYTES and (tile := _smaller_tile(plan)):
+        return best_blocks(replace(plan, tile=tile, block=tile), cycles)
+    return best
+
+
+def _smaller_tile(plan: DataPlan) -> Ints | None:
+    """Half of a tile whose windows reach too far, if it need not be whole."""
+    counts = plan.tile[:-1] if plan.pixels else plan.tile
+    if type(plan) is not DataPlan or plan.reads_in_place or max(counts) == 1:
+        return None
+    longest = counts.index(max(counts))
+    return tuple(size // 2 if n == longest else size for n, size in enumerate(plan.tile))
 
 
 def best_outputs(plan: Plan, cycles: float) -> Plan:
     """The plan with the blocks of outputs of the lowest cost, and all else as it is."""
-    blocks = (replace(plan, block=block) for block in _blocks(plan))
-    return min(blocks, key=lambda candidate: block_cost(candidate, cycles))
+    blocks = [replace(plan, block=block) for block in _blocks(plan)]
+    return roomy(blocks, lambda candidate: block_cost(candidate, cycles), _work_bytes)
+
+
+def _work_bytes(plan: DataPlan) -> int:
+    """Of a task, of the plan that becomes of this one: with weights and output in place, if they can be."""
+    plan = with_weights_in_place(plan)
+    return replace(plan, writes_in_place=plan.writes_in_place or writes_in_place(plan)).work_bytes[1]
 
 
 def packing_cost(plan: DataPlan, cycles: float) -> float:

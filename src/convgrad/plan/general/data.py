@@ -9,6 +9,7 @@ from typing import ClassVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.data_slab import DataSlab
+from convgrad.plan.general.room import Room, staged_channels, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -127,6 +128,34 @@ class DataPlan(DataSlab):
     def result_size(self) -> int:
         """Results of one task."""
         return self.result_block * (self.blocks_per_task if self.i_blocks > 1 else 1)
+
+    # --- memory of a task
+
+    @property
+    def taps_staged(self) -> Ints:
+        """Taps of each axis that weights are put in order of at a time, while they are packed."""
+        return staged_taps(self.problem.taps, self.width * SIZES[self.compute])
+
+    @property
+    def staged_bytes(self) -> int:
+        """Of weights that are put in order at a time."""
+        size, taps = SIZES[self.compute], prod(self.taps_staged)
+        return taps * staged_channels(taps, self.width, self.i_block // self.runs, size) * self.width * size
+
+    @property
+    def work_bytes(self) -> Room:
+        """Besides packed weights: of all tasks none, and of each slab, results, and what it puts in order."""
+        slab = 0 if self.reads_in_place else self.packed_bytes * self.slab_size
+        results = 0 if self.writes_in_place else SIZES[self.compute] * self.result_size
+        staged = 0 if self.reads_weights else self.staged_bytes
+        return 0, slab + results + staged if self.packs_weights else max(slab + results, staged)
+
+    @property
+    def weights_bytes(self) -> Room:
+        """Of packed weights: those that all tasks share, with the bias, and the panel that a task packs for itself."""
+        if self.packs_weights:
+            return 0, self.packed_bytes * self.panel
+        return self.packed_bytes * self.weights_size + SIZES[self.compute] * self.bias_size, 0
 
     # --- caches
 

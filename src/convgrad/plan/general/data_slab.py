@@ -7,6 +7,7 @@ from math import prod
 
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.data_blocks import DataBlocks
+from convgrad.plan.general.room import MOST_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -33,7 +34,8 @@ class DataSlab(DataBlocks):
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of the input on axis n, and nothing else."""
         axis = self.axes[n]
-        return self.block[n] >= axis.count and self.tile[n] == 1 and not self.padded(n)
+        less = self._may_band(n) and axis.taps * self.band(n) < axis.in_extent and self._is_large
+        return self.block[n] >= axis.count and self.tile[n] == 1 and not (self.padded(n) or less)
 
     def band(self, n: int) -> int:
         """Input elements on axis n from the first to the last that one tap of a block reads."""
@@ -44,11 +46,20 @@ class DataSlab(DataBlocks):
 
         Zeros that surround an axis fill all bands of the axes inside it at once, so that those have none.
         """
+        return self._may_band(n) and not self.whole(n)
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether whole images are more than a slab may hold."""
+        images = self.block[0] * prod(axis.in_extent for axis in self.axes[1:])
+        return self.packed_bytes * images * self.slab_numbers > MOST_BYTES
+
+    def _may_band(self, n: int) -> bool:
         axis = self.axes[n]
         if self.reads_in_place or len(axis.phases) > 1 or axis.taps == 1 or abs(axis.offset_step) <= self.band(n):
             return False
         in_planes = self.planes > 1 and n == len(self.axes) - 1
-        return not (in_planes or self.whole(n) or any(self.padded(outer) for outer in range(n)))
+        return not (in_planes or any(self.padded(outer) for outer in range(n)))
 
     @property
     def has_bands(self) -> bool:

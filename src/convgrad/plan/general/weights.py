@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
+from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
 from convgrad.problem.conv import Ints
 
@@ -105,6 +106,18 @@ class WeightsPlan(WeightsSlabs):
         """Sums per channel of one chunk, which are the bias gradient; those of a chunk begin on a cache line."""
         return -(-self.problem.bias_length // BIAS_UNIT) * BIAS_UNIT
 
+    @property
+    def work_bytes(self) -> Room:
+        """Besides the sums that become weights: those of other chunks; slabs, or weights that are put in order."""
+        slabs = 0 if self.direct else self.packed_bytes * (self.row_slab_size + self.lane_slab_size)
+        own = slabs + self.staged_bytes if self.by_rows else max(slabs, self.staged_bytes)
+        return SIZES[self.compute] * (self.chunks - 1) * self.sum_size, own
+
+    @property
+    def weights_bytes(self) -> Room:
+        """Of sums that become weights: those that all tasks share, and those that a task has to itself."""
+        return SIZES[self.compute] * self.shared_sums, SIZES[self.compute] * self.own_sum_size * self.own_sums
+
     # --- weights
 
     @property
@@ -123,6 +136,13 @@ class WeightsPlan(WeightsSlabs):
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
         return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+
+    @property
+    def staged_bytes(self) -> int:
+        """Of those rows, at some taps at a time if a row of all is much, in the order of the weights."""
+        row = SIZES[self.compute] * self.finish_rows * self.width
+        taps = self.taps if self.along_windows else min(self.taps, max(1, MOST_STAGED_BYTES // max(1, row)))
+        return 0 if self.straight else taps * row
 
     @property
     def finish_grid(self) -> Ints:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import ceil, prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, TURN
 from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.general.blocks import LEAST_CHANNELS
+from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.plan.general.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.problem.conv import Ints
@@ -52,9 +53,13 @@ class Side:
     slab_bytes: float  # of all of them
     cycles: float  # to pack all of them, in all blocks
 
-    def shares(self) -> Iterator[int]:
-        """Numbers of tasks that may divide the units: none is left without, nor with few channels to pack."""
-        for n in SHARES:
+    def shares(self, *, tight: bool) -> Iterator[int]:
+        """Numbers of tasks that may divide the units: none is left without, nor with few channels to pack.
+
+        If memory is `tight` also as many as have room, where that takes more than usual.
+        """
+        needed = ceil(self.slab_bytes / (MOST_BYTES // 2)) if tight else 1
+        for n in (*SHARES, -(-self.units // max(1, self.units // needed))) if needed > SHARES[-1] else SHARES:
             each = -(-self.units // n)
             if n == 1 or (n <= self.units and -(-self.units // each) == n and each * self.channels >= LEAST_CHANNELS):
                 yield n
@@ -67,12 +72,15 @@ def best_window_blocks(plan: WeightsPlan, cycles: float) -> WeightsPlan:
 
 def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
     """Likewise, and all cycles."""
-    candidates = [
-        _shared(replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes), cycles)
+    ways = [
+        replace(plan, block=block, rows_in_place=rows, lanes_in_place=lanes)
         for block in _blocks(plan)
         for rows, lanes in ways_in_place(plan)
     ]
-    total, best = min(candidates, key=lambda candidate: candidate[0])
+    total, best = min((_shared(way, cycles) for way in ways), key=lambda candidate: candidate[0])
+    if max(best.work_bytes) > MOST_BYTES:
+        tight = [_shared(way, cycles, tight=True) for way in ways]
+        total, best = roomy(tight, lambda candidate: candidate[0], lambda candidate: max(candidate[1].work_bytes))
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return total, best
@@ -123,14 +131,14 @@ def _whole_lines(plan: WeightsPlan) -> int:
     return unit if narrow and beside and p.x_strides[2] % unit == p.y_strides[2] % unit == 0 else 1
 
 
-def _shared(plan: Plan, cycles: float) -> tuple[float, Plan]:
-    """The cheapest chunks and shares for these blocks, and predicted cycles."""
+def _shared(plan: Plan, cycles: float, *, tight: bool = False) -> tuple[float, Plan]:
+    """The cheapest chunks and shares for these blocks, and their predicted cycles; if memory is `tight`, with room."""
     size, blocks = SIZES[plan.compute], prod(plan.block_grid)
     rows, lanes = _sides(plan, blocks)
     fixed = cycles + _panel_cycles(plan) + in_place_cycles(plan)
     sum_vectors = plan.bundles * plan.lane_blocks * plan.taps * rows.units * plan.row_channels * plan.vectors
     most_chunks = _most_chunks(plan)
-    row_shares, lane_shares = tuple(rows.shares()), tuple(lanes.shares())
+    row_shares, lane_shares = tuple(rows.shares(tight=tight)), tuple(lanes.shares(tight=tight))
     best = float("inf"), 1, 1, 1
     for chunks in sorted({1 << n for n in range(most_chunks.bit_length())} | {most_chunks}):
         own = replace(plan, chunks=chunks)
@@ -142,6 +150,8 @@ def _shared(plan: Plan, cycles: float) -> tuple[float, Plan]:
         for of_rows, of_lanes in product(row_shares, lane_shares):
             tasks = chunks * plan.bundles * of_rows * of_lanes
             slabs = rows.slab_bytes / of_rows + lanes.slab_bytes / of_lanes
+            if tight and slabs > MOST_BYTES:
+                continue
             sums = size * plan.lanes * sum_vectors / (plan.bundles * of_rows * of_lanes)
             far = OVERFLOW * max(0.0, slabs / (2 * SLAB_BYTES) - 1)
             late = ALONE * _late(tasks, blocks, chunks) if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
@@ -151,6 +161,8 @@ def _shared(plan: Plan, cycles: float) -> tuple[float, Plan]:
             cost += sum_vectors * (met * SUM_VECTOR * (1 + beyond) + written * (FAR_SUM if own_sums and beyond else 1))
             if cost < best[0]:
                 best = cost, chunks, of_rows, of_lanes
+    if best[0] == float("inf"):  # there is no room at all
+        return _shared(plan, cycles)
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
 
 
