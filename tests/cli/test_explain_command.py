@@ -18,7 +18,7 @@ def test_a_plan_is_told_with_its_reasons(convgrad, peaks, direction):
 
 
 def test_the_report_is_json(convgrad, peaks):
-    status, out, _ = convgrad("explain", *peaks, "--json", *DECONV)
+    status, out, _ = convgrad("explain", *peaks, "--isa", "avx512", "--json", *DECONV)
     (one,) = json.loads(out)["operations"]
     assert status == 0
     assert one["operation"] == "ConvTransposeBackwardData"
@@ -26,6 +26,21 @@ def test_the_report_is_json(convgrad, peaks):
     assert one["variant"] == 1
     assert len(one["variants"]) >= 2
     assert one["plan"]["numbers"] == "f32"
+
+
+@pytest.mark.parametrize(
+    ("isa", "dtype", "numbers"),
+    [
+        ("avx512", "bf16", "f32, 16 in a vector"),
+        ("avx512_bf16", "bf16", "pairs of bf16, 16 in a vector, by dot products"),
+        ("amx", "bf16", "bf16 in tiles, as they are"),
+        ("amx", "f32", "bf16 in tiles, 3 pieces each, 6 products of them"),
+    ],
+)
+@pytest.mark.parametrize("direction", ["BWD_D", "BWD_W"])
+def test_what_is_multiplied_is_told(convgrad, direction, isa, dtype, numbers):
+    layer = ("--conv", "--dir", direction, "--dtype", dtype, "mb4_ic256ih14oc256kh3ph1")
+    assert numbers in " ".join(convgrad("explain", "--isa", isa, *layer)[1].split())
 
 
 def test_phases_are_explained(convgrad, peaks):

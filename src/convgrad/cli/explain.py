@@ -178,7 +178,7 @@ class _Explained:
 
     def _bound(self) -> tuple[float, str]:
         assert self.ceilings is not None
-        return self.ceilings.bound(self.job.problem.flops, self.job.bytes_moved, self.job.task.dtype)
+        return self.ceilings.bound(self.job.problem, self.job.bytes_moved)
 
     def text(self) -> Iterator[str | Table]:
         """For people."""

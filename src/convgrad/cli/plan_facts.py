@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from convgrad.cli import plane_facts
 from convgrad.cli.roofs import size
+from convgrad.codegen.isa.matrix import UNITS
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.paired_outputs import PairedWords
+from convgrad.plan.by_matrix.matrix import MatrixDataPlan
+from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.few_channels.folded import FoldedPlan
@@ -62,14 +65,24 @@ def _weights_tile(plan: WeightsPlan) -> tuple[int, int, int]:
 def facts(plan: Plan) -> Iterator[tuple[str, Any, str]]:
     """Name, value for programs, words for people."""
     yield "vectors", *_twice(_vectors(plan))
-    of_words = "pairs of bf16" if isinstance(plan, PairedWords) else plan.compute
-    yield "numbers", plan.compute, f"{of_words}, {plan.lanes} in a vector"
+    yield "numbers", *_numbers(plan)
     if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan):
         yield from plane_facts.facts(plan)
     elif isinstance(plan, DataPlan):
         yield from _data_facts(plan)
     else:
         yield from _weights_facts(plan)
+
+
+def _numbers(plan: Plan) -> tuple[str, str]:
+    """What is multiplied; sums are f32, or f64."""
+    if isinstance(plan, MatrixDataPlan | MatrixWeightsPlan) and plan.isa in UNITS:
+        pieces, products = plan.pieces, len(plan.products)
+        split = f"{pieces} pieces each, {products} products of them" if pieces > 1 else "as they are"
+        return "bf16", f"bf16 in tiles, {split}"
+    if plan.ON_UNITS:
+        return "bf16", f"pairs of bf16, {plan.lanes} in a vector, by dot products"
+    return plan.compute, f"{plan.compute}, {plan.lanes} in a vector"
 
 
 def _twice(text: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from convgrad.cli.display import UsageError
 from convgrad.cli.racing import OURS, Result, geometric_mean
-from convgrad.engines.ceilings import Ceilings
+from convgrad.engines.ceilings import Ceilings, name_of
 
 FORMATS = (".svg", ".png", ".pdf")
 COLOURS = {"convgrad": "#c8102e", "torch": "#e69f00", "onednn": "#0072b2", "jax": "#009e73"}  # told apart by everyone
@@ -77,14 +77,9 @@ def race(path: str, results: Sequence[Result], names: Sequence[str], *, title: s
             for axis in line[len(row) :]:
                 axis.set_axis_off()
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        narrow = any(result.job.task.dtype in ("bf16", "f16") for result in results)
         figure.legend(
-            handles=_key(names, narrow=narrow),
-            loc="outside lower left",
-            ncols=len(names) + 2,
-            frameon=False,
-            fontsize=9,
-        )
+            handles=_key(names), loc="outside lower left", ncols=len(names) + 2, frameon=False, fontsize=9
+        )  # fmt: skip
         _save(figure, path)
 
 
@@ -118,7 +113,7 @@ def _race_of(axis: Any, op: str, results: Sequence[Result], names: Sequence[str]
     axis.grid(axis="x", color="white", linewidth=0.8, zorder=2)
 
 
-def _key(names: Sequence[str], *, narrow: bool) -> list[Any]:
+def _key(names: Sequence[str]) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -127,10 +122,7 @@ def _key(names: Sequence[str], *, narrow: bool) -> list[Any]:
                label=name)
         for name in names
     ]  # fmt: skip
-    return [
-        *marks,
-        Patch(color=ROOF, label=f"what the machine allows (roofline{' of f32 arithmetic' if narrow else ''})"),
-    ]
+    return [*marks, Patch(color=ROOF, label="what the machine allows (roofline)")]
 
 
 def roofline(path: str, ceilings: Ceilings, results: Sequence[Result], *, title: str) -> None:
@@ -142,8 +134,9 @@ def roofline(path: str, ceilings: Ceilings, results: Sequence[Result], *, title:
 
     points = [(_intensity(result), result.gflops(OURS), result) for result in results]
     points = [(x, y, result) for x, y, result in points if y]
-    kinds = {"f64" if result.job.task.dtype == "f64" else "f32" for *_, result in points} or {"f32"}
-    peak = max(ceilings.gflops[kind] for kind in kinds)
+    peaks = dict(ceilings.peak(result.job.problem) for *_, result in points)
+    peaks = peaks or {name_of("f32"): ceilings.gflops["f32"]}
+    peak = max(peaks.values())
     ridges = [peak / level.gb_per_s for level in ceilings.levels]
     left = min([min(ridges) / 2.5, *(x / 1.6 for x, *_ in points)])
     right = max([max(ridges) * 4, *(x * 1.6 for x, *_ in points)])
@@ -155,7 +148,7 @@ def roofline(path: str, ceilings: Ceilings, results: Sequence[Result], *, title:
         axis.set_xlabel("arithmetic intensity: operations per byte of inputs and result, each moved once")
         axis.set_ylabel("GF/s")
         axis.grid(color=ROOF, linewidth=0.6)
-        _ceilings(axis, ceilings, kinds, (left, right))
+        _ceilings(axis, ceilings, peaks, (left, right))
         for x, y, result in points:
             roof = result.job.problem.flops / result.bound / 1e9
             axis.plot([x, x], [y, roof], color=OPERATIONS[result.job.op], linewidth=0.7, alpha=0.45, zorder=2)
@@ -180,20 +173,18 @@ def _intensity(result: Result) -> float:
     return result.job.problem.flops / result.job.bytes_moved
 
 
-def _ceilings(axis: Any, ceilings: Ceilings, kinds: set[str], across: tuple[float, float]) -> None:
+def _ceilings(axis: Any, ceilings: Ceilings, peaks: dict[str, float], across: tuple[float, float]) -> None:
     left, right = across
-    peak = max(ceilings.gflops[kind] for kind in kinds)
-    for kind in sorted(kinds):
-        height = ceilings.gflops[kind]
+    for name, height in peaks.items():
         start = height / max(level.gb_per_s for level in ceilings.levels)
         axis.plot([start, right], [height, height], color=INK, linewidth=1.6, zorder=3)
         axis.annotate(
-            f"{kind} multiply-adds {height:.0f} GF/s", (right, height), xytext=(-6, 5), textcoords="offset points",
+            f"{name} {height:.0f} GF/s", (right, height), xytext=(-6, 5), textcoords="offset points",
             ha="right", fontsize=9,
         )  # fmt: skip
     for level in ceilings.levels:
-        ridge = peak / level.gb_per_s
-        axis.plot([left, ridge], [left * level.gb_per_s, peak], color=FAINT, linewidth=1.2, zorder=2)
+        ridge = max(peaks.values()) / level.gb_per_s
+        axis.plot([left, ridge], [left * level.gb_per_s, max(peaks.values())], color=FAINT, linewidth=1.2, zorder=2)
 
 
 def _name_levels(axis: Any, ceilings: Ceilings) -> None:

@@ -130,7 +130,7 @@ class Race:
             timings = self._measure(job, budget, seed)
             if checked:
                 self._check(job, timings, seed)
-            bound, limit = ceilings.bound(job.problem.flops, job.bytes_moved, job.task.dtype)
+            bound, limit = ceilings.bound(job.problem, job.bytes_moved)
             yield Result(job, timings, bound, limit)
 
     def _measure(self, job: Job, budget: float, seed: int) -> dict[str, Timing]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from convgrad.cli.display import Table, UsageError
-from convgrad.engines.ceilings import Ceilings, from_dict, measure
+from convgrad.engines.ceilings import Ceilings, from_dict, measure, name_of
 from convgrad.errors import FileFormatError
 from convgrad.plan.host import available_cpus
 
@@ -47,7 +47,7 @@ def ceilings(args: argparse.Namespace, threads: int | None) -> Ceilings:
 
 def table(found: Ceilings) -> Table:
     """What was measured."""
-    rows = [[f"{kind} multiply-adds", f"{value:.0f} GF/s", ""] for kind, value in found.gflops.items()]
+    rows = [[name_of(kind), f"{value:.0f} GF/s", ""] for kind, value in found.gflops.items()]
     for level in found.levels:
         holds = "" if level is found.levels[-1] else f"up to {size(level.holds_bytes)}"
         rows.append([f"reading from {level.name}", f"{level.gb_per_s:.0f} GB/s", holds])

@@ -42,12 +42,17 @@ def loads_of(products: Products) -> tuple[int, int]:
     return loads[0], loads[1]
 
 
+def pieces_of(problem: ConvProblem) -> tuple[int, Products] | None:
+    """Pieces of each operand that are bf16, and their products, by which a unit could solve a problem."""
+    return PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))
+
+
 def products_on(problem: ConvProblem, machine: Machine) -> tuple[int, Products] | None:
     """Pieces of each operand, and their products, by which a unit of the machine computes a problem; None without one.
 
     A dot product takes numbers of one piece: of more it would not be faster than f32.
     """
-    found = PRODUCTS.get((problem.dtype, problem.fpmath_mode if problem.dtype == "f32" else "strict"))
+    found = pieces_of(problem)
     if found is None or not (machine.has_tiles or (machine.has_dots and found[0] == 1)):
         return None
     return found
