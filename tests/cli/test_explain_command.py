@@ -46,6 +46,8 @@ def test_what_is_multiplied_is_told(convgrad, direction, isa, dtype, numbers):
 def test_phases_are_explained(convgrad, peaks):
     _, out, _ = convgrad("explain", *peaks, "--dir", "BWD_D", "ic8ih9oc8kh3sh2ph1")
     assert "4: taps per axis 1 + 2 and 1 + 2, so no product with an inserted zero" in out
+    _, out, _ = convgrad("explain", *peaks, "--dir", "BWD_D", "ic8ih40iw9oc8kh3kw3sh9sw3")
+    assert "27: taps per axis 1 + 1 + 1 + 6 x 0 and 1 + 1 + 1, so no product with an inserted zero" in out
 
 
 def test_lanes_of_a_tile_along_runs_of_taps_are_told(convgrad):

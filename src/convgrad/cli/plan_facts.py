@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ from convgrad.plan.general.weights import WeightsPlan
 
 if TYPE_CHECKING:
     from convgrad.plan.choose import Plan
+
+LONG_RUN = 4  # phases
 
 
 @dataclass(slots=True)
@@ -105,10 +108,17 @@ def _vectors(plan: Plan) -> str:
     return f"{of}, of {plan.lane_groups} groups" if plan.spread else of
 
 
+def _in_runs(taps: list[int]) -> Iterator[str]:
+    """Phases of as many taps are told once where there are many: a large stride has hundreds without any."""
+    for count, phases in groupby(taps):
+        run = len(list(phases))
+        yield from [str(count)] * run if run < LONG_RUN else [f"{run} x {count}"]
+
+
 def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
     phases = [len(axis.phases) for axis in plan.axes]
     taps = [[phase.taps for phase in axis.phases] for axis in plan.axes[1:]]
-    listed = " and ".join(" + ".join(map(str, of_axis)) for of_axis in taps)
+    listed = " and ".join(" + ".join(_in_runs(of_axis)) for of_axis in taps)
     dense = "one: every output meets the same taps"
     split = f"{prod(phases)}: taps per axis {listed}, so no product with an inserted zero"
     yield "phases", phases[1:], dense if prod(phases) == 1 else split
