@@ -61,28 +61,32 @@ class Squares:
         """Numbers in a vector."""
         return self.copy.isa.lanes(self.copy.compute)
 
+    @property
+    def height(self) -> int:
+        """Rows of a square."""
+        return self.lanes
+
     def emit(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         """`across` is contiguous in dst, `along` in src, or a few numbers apart there."""
         copy, lanes = self.copy, self.lanes
 
         def tiles(i: Index, _: object) -> None:
-            i, rows = self._at(b, i, across.extent)
+            i, rows = self._at(b, i, across.extent, self.height)
             b.loop(0, along.extent, lambda j, _: tile(i, j, rows), step=lanes, name="along")
 
         def tile(i: Index, j: Index, rows: Index) -> None:
-            j, columns = self._at(b, j, along.extent)
+            j, columns = self._at(b, j, along.extent, lanes)
             source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
             target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
             self._one(b, Square(source, target, across.src, along.dst, rows, columns, along.src))
 
-        b.loop(0, across.extent, tiles, step=lanes, name="across")
+        b.loop(0, across.extent, tiles, step=self.height, name="across")
 
-    def _at(self, b: Builder, start: Index, extent: Index) -> tuple[Index, Index]:
-        """Where the square at `start` begins on an axis, and how much of the axis it holds.
+    def _at(self, b: Builder, start: Index, extent: Index, lanes: int) -> tuple[Index, Index]:
+        """Where the square at `start` begins on an axis, and how much of the axis it holds, at most `lanes`.
 
         The last one begins early where the axis is long enough: some numbers twice cost less than a part of a square.
         """
-        lanes = self.lanes
         known = isinstance(extent, int)
         if known and (extent <= lanes or extent % lanes == 0):
             return start, min(extent, lanes)
