@@ -7,7 +7,7 @@ from functools import partial
 
 from convgrad.codegen.by_matrix.matrix_data import MatrixStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.loops.sweep import Sweep, bytes_ahead
@@ -78,6 +78,11 @@ class DotStages(MatrixStages):
     """Both stages of a DotDataPlan."""
 
     sweep = DotSweep
+
+    def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
+        """Nothing but where pieces lie apart: no pair is multiplied that there is not."""
+        if not self._pairs:
+            super().begin_slab(b, slab, channels)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Nothing has to be begun."""

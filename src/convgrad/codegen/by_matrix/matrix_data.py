@@ -74,8 +74,8 @@ class MatrixStages(WatchedStages):
 
     @property
     def _pairs(self) -> bool:
-        """Whether numbers are moved two by two: their channels come in pairs."""
-        return moves_pairs(self.plan) and self.plan.in_channels % PAIR == 0
+        """Whether numbers are moved two by two: channels are pairs, but for an odd one, which is with zeros."""
+        return moves_pairs(self.plan) and self.plan.in_channels > 1
 
     @property
     def watches_pairs(self) -> bool:
@@ -156,6 +156,9 @@ class MatrixStages(WatchedStages):
             ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))
+        if plan.in_channels % PAIR:
+            with b.when(b.compare("ne", b.sub(count, b.mul(b.floor_div(count, PAIR), PAIR)), 0)):
+                panel.emit_odd(b, source, target, (many, lane_step), (count, step))
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
@@ -217,10 +220,16 @@ class MatrixStages(WatchedStages):
         if plan.in_channels >= unit:
             blocks = Dim(whole, unit * stride, block // PAIR)
             copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
-        if plan.in_channels % unit:
-            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
+        rest = plan.in_channels % unit
+        if rest:
             source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
-            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
+            target = b.at(packed, b.mul(whole, block), "i16")
+            pairs: Index = b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR)
+            if rest % PAIR == 0:
+                copy.emit(b, source, target, [*dims, Dim(pairs, PAIR * stride, 1)])
+                return
+            with b.when(b.compare("ne", b.mul(whole, unit), channels)):
+                copy.emit_odd(b, source, target, dims, rest, stride)
 
 
 def _with_run(dims: list[Dim], channel_step: int) -> list[Dim]:

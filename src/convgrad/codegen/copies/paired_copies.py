@@ -102,6 +102,25 @@ class PairedCopy(Copy):
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
 
+    def emit_odd(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], count: int, step: int) -> None:
+        """Words of an odd number of channels, `step` apart, at every position; the last one is with zero."""
+        if self.partner != 1:
+            self.emit(b, src, dst, [*dims, Dim(count // PAIR, PAIR * step, 1)])
+            alone = self.src_at(b, src, (count - 1) * step), self.dst_at(b, dst, count // PAIR)
+            self.with_partner(None).emit(b, *alone, dims)
+            return
+        numbers = PAIR * self.isa.lanes(self.compute)
+
+        def position(src: Value, dst: Value) -> None:
+            for start in range(0, count, numbers):
+                some = min(count - start, numbers)
+                words = self.load_numbers(b, self.src_at(b, src, start), numbers, None if some == numbers else some)
+                self.note(b, words)
+                room = None if some == numbers else index(some + some % PAIR)
+                self.isa.store_bits(b, words, self.dst_at(b, dst, start // PAIR), room)
+
+        self.nest(b, src, dst, self.in_order(self.merged(b, dims)), position)
+
     def _squares_of(self, across: Dim, along: Dim) -> Squares:
         """Of whole lines of numbers, where rows are as long and it is known how many there are."""
         short = isinstance(along.extent, int) and along.extent <= self.isa.lanes(self.compute)
@@ -213,6 +232,12 @@ class PairedCopy(Copy):
 
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One word."""
+        if self.partner is None and self.src_dtype == "bf16" and isinstance(self.watch, Watch | None):
+            bits = b.cast("zext", b.load("i16", src, PAIR), "i32")
+            if self.watch is not None:
+                self.watch.note(b, b.cast("bitcast", b.binary("shl", bits, constant("i32", 16)), "float"))
+            b.store(bits, dst, PAIR)
+            return
         kind, size = STORAGE[self.src_dtype], BYTES[self.src_dtype]
         word = self._together(b, lambda place: b.load(kind, self.src_at(b, src, place), size))
         words = vector_of(self.isa.lanes("f32"), "i32")
