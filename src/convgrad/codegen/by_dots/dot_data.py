@@ -7,7 +7,7 @@ from functools import partial
 
 from convgrad.codegen.by_matrix.matrix_data import MatrixStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS
 from convgrad.codegen.loops.sweep import Sweep, bytes_ahead
@@ -36,7 +36,9 @@ class DotSweep(Sweep):
         """The sums of a tile, past the caches where they are whole lines."""
         b, tile = self.b, self.tile
         if dtype == "bf16" and self.plan.watch:  # no sum is denormal, or the fallback writes all again
-            numbers = dots.narrowed(b, sums, tile.c_columns)  # here, since LLVM would make one of two stores of what each narrows
+            numbers = dots.narrowed(
+                b, sums, tile.c_columns
+            )  # here, since LLVM would make one of two stores of what each narrows
 
             def put(store: Callable[..., None], *more: int) -> None:
                 for row, lane, value in numbers:
@@ -79,10 +81,10 @@ class DotStages(MatrixStages):
 
     sweep = DotSweep
 
-    def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
-        """Nothing but where pieces lie apart: no pair is multiplied that there is not."""
-        if not self._pairs:
-            super().begin_slab(b, slab, channels)
+    @property
+    def zeroes_rest(self) -> bool:
+        """Not of pairs: none is multiplied that there is not."""
+        return not self._pairs and super().zeroes_rest
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Nothing has to be begun."""

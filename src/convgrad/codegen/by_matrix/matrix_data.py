@@ -160,10 +160,15 @@ class MatrixStages(WatchedStages):
             with b.when(b.compare("ne", b.sub(count, b.mul(b.floor_div(count, PAIR), PAIR)), 0)):
                 panel.emit_odd(b, source, target, (many, lane_step), (count, step))
 
+    @property
+    def zeroes_rest(self) -> bool:
+        """Whether a last block of channels that is not whole is zero before numbers come."""
+        return self.plan.in_channels % self.plan.channel_unit > 0
+
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
-        unit = self.plan.channel_unit
-        if self.plan.in_channels % unit:
+        if self.zeroes_rest:
+            unit = self.plan.channel_unit
             last, block = b.floor_div(b.sub(channels, 1), unit), self.plan.slab_strides[1]
             emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
 
@@ -178,7 +183,7 @@ class MatrixStages(WatchedStages):
         def piece(n: Index, _: object) -> None:
             emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
 
-        count = last if plan.in_channels % plan.channel_unit else b.add(last, 1)
+        count = last if self.zeroes_rest else b.add(last, 1)
         b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
 
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:

@@ -37,14 +37,13 @@ class PairedSquares(Squares):
 
     def _start(self, b: Builder, src: Value, across: Dim, along: Dim) -> Index:
         """Before a run that is long enough, so that squares but the first begin with lines, if those of a row do."""
-        steps = (across.src, self.copy.partner or 0)
-        known = isinstance(along.extent, int)
-        if any(step % self.breadth for step in steps) or (known and along.extent < LONG):
+        extent, alike = along.extent, not any(step % self.breadth for step in (across.src, self.copy.partner or 0))
+        if not alike or (isinstance(extent, int) and extent < LONG):
             return 0
         number = b.emit("i64", f"and {b.cast('ptrtoint', src, 'i64')}, {LINE - 1}")
         before = b.floor_div(number, LINE // self.breadth)
-        if not known:
-            before = b.select(b.compare("sge", along.extent, LONG), index(before), index(0))
+        if not isinstance(extent, int):
+            before = b.select(b.compare("sge", extent, LONG), index(before), index(0))
         return b.sub(0, before)
 
     def _first(self, b: Builder, j: Index) -> Index:
@@ -74,7 +73,9 @@ class PairedSquares(Squares):
         self._halves(b, square, square.columns, lambda place, words: self._keep(b, place, words))
 
         def one(j: Index, _: object) -> None:
-            self._store_words(b, square, j, self.copy.isa.load(b, "f32", self._in_room(b, self.copy.room, j), self.lanes))
+            self._store_words(
+                b, square, j, self.copy.isa.load(b, "f32", self._in_room(b, self.copy.room, j), self.lanes)
+            )
 
         b.loop(0, square.columns, one, name="column")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from convgrad.codegen.copies.squares import Square, Squares
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index, vector_of
+from convgrad.codegen.ir_module import Value, index, vector_of
 from convgrad.codegen.isa import x86
 from convgrad.codegen.isa.base import STORAGE, assembled
 from convgrad.codegen.isa.conversions import bfloats_of_two
@@ -47,7 +47,9 @@ class RoundedSquares(Squares):
             rows, columns = extents or (self.height, self.lanes)
             square = Square(src, dst, src_step, dst_step, rows, columns)
             if whole:
-                self._store_columns(inner, square, self._turned(inner, self._pairs(inner, self._all_rows(inner, square))))
+                self._store_columns(
+                    inner, square, self._turned(inner, self._pairs(inner, self._all_rows(inner, square)))
+                )
             else:
                 self._any(inner, square)
             inner.finish()
