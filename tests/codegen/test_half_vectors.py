@@ -11,10 +11,11 @@ from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, run_here
 from codegen.random_problems import check_plan
 from convgrad.codegen import isa as instruction_sets
-from convgrad.codegen.loops.half_vectors import dot_halves, lane_columns, row_columns, weights_halves
+from convgrad.codegen.loops.half_vectors import lane_columns, row_columns, weights_halves
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
@@ -104,20 +105,39 @@ def test_weights(problem):
     checked(plan)
 
 
+def of_the_last(plan):
+    """Of a block of lanes."""
+    return lane_columns(plan, last=True)[1]
+
+
 @pytest.mark.parametrize("isa", [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")])
 @pytest.mark.parametrize(
     ("problem", "kind", "halves"),
     [
-        (image(Y, (20, 24), 10, layout="NXC", **BF16), DotDataPlan, dot_halves),
-        (image(X, (40, 20), 10, layout="NCX", **BF16), DotDataPlan, dot_halves),
+        (image(Y, (20, 24), 10, layout="NXC", **BF16), DotDataPlan, of_the_last),
+        (image(X, (40, 20), 10, layout="NCX", **BF16), DotDataPlan, of_the_last),
+        (image(Y, (20, 53), 12, layout="NXC", bias=True, **BF16), DotDataPlan, of_the_last),
+        (image(X, (37, 20), 12, layout="NCX", **BF16), DotDataPlan, of_the_last),
+        (image(Y, (3, 40), 12, layout="NXC", **BF16), DotRunPlan, of_the_last),
         (image(W, (20, 24), 10, layout="NXC", **BF16), DotWeightsPlan, weights_halves),
     ],
-    ids=["windows", "images", "weights"],
+    ids=["windows", "images", "the last of several, in place", "the last of several, copied", "runs", "weights"],
 )
 def test_dot_products(problem, kind, halves, isa):
     plan = wanted_plan(problem, kind, isa)
     assert halves(plan)
     checked(plan)
+
+
+@pytest.mark.skipif("avx512_bf16" not in HOST_ISAS, reason="the processor has no dot products")
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+def test_bits_of_dot_products_are_those_of_whole_vectors(layout, monkeypatch):
+    plan = wanted_plan(image(Y, (20, 53), 12, layout=layout, **BF16), DotDataPlan, "avx512_bf16")
+    halved, code = bits(plan), lower(plan).ir
+    whole = replace(instruction_sets.ISAS["avx512_bf16"], halves=False)
+    monkeypatch.setitem(instruction_sets.ISAS, "avx512_bf16", whole)
+    assert lower(plan).ir != code
+    assert bits(plan) == halved
 
 
 @pytest.mark.parametrize("half_empty", [7, 8])

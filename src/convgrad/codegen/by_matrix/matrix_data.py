@@ -74,7 +74,7 @@ class MatrixStages(WatchedStages):
 
     @property
     def _pairs(self) -> bool:
-        """Whether numbers are moved two by two: their channels come in pairs."""
+        """Whether numbers are moved two by two: channels are pairs, but for an odd one, which is with zeros."""
         return self.plan.packs_pairs
 
     @property
@@ -163,11 +163,19 @@ class MatrixStages(WatchedStages):
             ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))
+        if plan.in_channels % PAIR:
+            with b.when(b.compare("ne", b.sub(count, b.mul(b.floor_div(count, PAIR), PAIR)), 0)):
+                panel.emit_odd(b, source, target, (many, lane_step), (count, step))
+
+    @property
+    def zeroes_rest(self) -> bool:
+        """Whether a last block of channels that is not whole is zero before numbers come."""
+        return self.plan.in_channels % self.plan.channel_unit > 0
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
-        unit = self.plan.channel_unit
-        if self.plan.in_channels % unit:
+        if self.zeroes_rest:
+            unit = self.plan.channel_unit
             last, block = b.floor_div(b.sub(channels, 1), unit), self.plan.slab_strides[1]
             emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
 
@@ -182,7 +190,7 @@ class MatrixStages(WatchedStages):
         def piece(n: Index, _: object) -> None:
             emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
 
-        count = last if plan.in_channels % plan.channel_unit else b.add(last, 1)
+        count = last if self.zeroes_rest else b.add(last, 1)
         b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
 
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
@@ -224,10 +232,16 @@ class MatrixStages(WatchedStages):
         if plan.in_channels >= unit:
             blocks = Dim(whole, unit * stride, block // PAIR)
             copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
-        if plan.in_channels % unit:
-            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
+        rest = plan.in_channels % unit
+        if rest:
             source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
-            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
+            target = b.at(packed, b.mul(whole, block), "i16")
+            pairs: Index = b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR)
+            if rest % PAIR == 0:
+                copy.emit(b, source, target, [*dims, Dim(pairs, PAIR * stride, 1)])
+                return
+            with b.when(b.compare("ne", b.mul(whole, unit), channels)):
+                copy.emit_odd(b, source, target, dims, rest, stride)
 
 
 def _with_run(dims: list[Dim], channel_step: int) -> list[Dim]:

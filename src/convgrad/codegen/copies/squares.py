@@ -61,28 +61,46 @@ class Squares:
         """Numbers in a vector."""
         return self.copy.isa.lanes(self.copy.compute)
 
+    @property
+    def height(self) -> int:
+        """Rows of a square."""
+        return self.lanes
+
+    @property
+    def breadth(self) -> int:
+        """Columns of a square."""
+        return self.lanes
+
     def emit(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         """`across` is contiguous in dst, `along` in src, or a few numbers apart there."""
-        copy, lanes = self.copy, self.lanes
+        copy = self.copy
 
         def tiles(i: Index, _: object) -> None:
-            i, rows = self._at(b, i, across.extent)
-            b.loop(0, along.extent, lambda j, _: tile(i, j, rows), step=lanes, name="along")
+            i, rows = self._at(b, i, across.extent, self.height)
+            start = self._start(b, src, across, along)
+            b.loop(start, along.extent, lambda j, _: tile(i, j, rows), step=self.breadth, name="along")
 
         def tile(i: Index, j: Index, rows: Index) -> None:
-            j, columns = self._at(b, j, along.extent)
+            j, columns = self._at(b, self._first(b, j), along.extent, self.breadth)
             source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
             target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
             self._one(b, Square(source, target, across.src, along.dst, rows, columns, along.src))
 
-        b.loop(0, across.extent, tiles, step=lanes, name="across")
+        b.loop(0, across.extent, tiles, step=self.height, name="across")
 
-    def _at(self, b: Builder, start: Index, extent: Index) -> tuple[Index, Index]:
-        """Where the square at `start` begins on an axis, and how much of the axis it holds.
+    def _start(self, b: Builder, src: Value, across: Dim, along: Dim) -> Index:
+        """Where the first square would begin, had it nothing before it."""
+        return 0
+
+    def _first(self, b: Builder, j: Index) -> Index:
+        """Where a square begins that would begin at j."""
+        return j
+
+    def _at(self, b: Builder, start: Index, extent: Index, lanes: int) -> tuple[Index, Index]:
+        """Where the square at `start` begins on an axis, and how much of the axis it holds, at most `lanes`.
 
         The last one begins early where the axis is long enough: some numbers twice cost less than a part of a square.
         """
-        lanes = self.lanes
         known = isinstance(extent, int)
         if known and (extent <= lanes or extent % lanes == 0):
             return start, min(extent, lanes)

@@ -8,7 +8,7 @@ do not change.
 from __future__ import annotations
 
 from convgrad.codegen.isa import ISAS
-from convgrad.plan.by_dots.dots import LANES, DotDataPlan, DotWeightsPlan
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
@@ -17,10 +17,12 @@ Columns = tuple[tuple[int, ...], frozenset[int]]  # where vectors begin, and whi
 
 
 def may_halve(plan: DataPlan) -> bool:
-    """Whether tiles of a plan may have such vectors: those that store sums as they are."""
+    """Whether tiles of a plan may have such vectors: those that store sums as they are, or dot products that round."""
     out = plan.problem.out_dtype if plan.writes_in_place else plan.compute
-    plain = type(plan) is DataPlan and not (plan.spread or plan.aligned or plan.past_caches)
-    return plain and ISAS[plan.isa].halves and out == plan.compute
+    dots = isinstance(plan, DotDataPlan)
+    plain = (dots or type(plan) is DataPlan) and not (plan.spread or plan.aligned or plan.past_caches)
+    stores = out == plan.compute or (dots and plan.watch and out == "bf16")
+    return plain and ISAS[plan.isa].halves and stores
 
 
 def lane_columns(plan: DataPlan, *, last: bool) -> Columns:
@@ -47,13 +49,6 @@ def row_columns(plan: DataPlan, places: list[int]) -> Columns:
         return tuple(places), frozenset()
     half = end - plan.lanes // 2 if plan.writes_in_place else place
     return (*before, half), frozenset({len(before)})
-
-
-def dot_halves(plan: DotDataPlan) -> frozenset[int]:
-    """Columns of a tile of dot products that are halves: likewise, where results are copied."""
-    rest = plan.out_channels % LANES
-    alone = ISAS[plan.isa].halves and plan.lane_blocks == 1 and not plan.writes_in_place
-    return frozenset({plan.width // LANES - 1}) if alone and 0 < rest <= LANES // 2 else frozenset()
 
 
 def weights_halves(plan: WeightsPlan) -> frozenset[int]:

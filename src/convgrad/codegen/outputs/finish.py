@@ -168,9 +168,11 @@ def write_added(
 def weights_copy(plan: WeightsPlan) -> Copy:
     """From sums to weights."""
     p = plan.problem
+    watched = plan.ON_UNITS and p.dtype == "bf16" and getattr(plan, "watch", False)  # no sum is denormal or NaN
     return Copy(
-        isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
-    )
+        isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
+        accumulate=p.accumulate, ordinary=watched,
+    )  # fmt: skip
 
 
 def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None:

@@ -49,7 +49,7 @@ class DataPlan(DataSlab):
         """Whether vectors of lanes can be read from the weights as they lie: whole ones, of channels side by side."""
         p = self.problem
         whole = self.out_channels >= self.width and not p.accumulate
-        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        along_channels = (type(self) is DataPlan or self.BY_DOTS) and not (self.pixels or self.spread)
         return along_channels and whole and p.dtype == self.compute and p.w_strides[1 if self.solves_y else 2] == 1
 
     @property
@@ -66,7 +66,7 @@ class DataPlan(DataSlab):
     def last_vectors(self) -> range | None:
         """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
         vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)
-        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        along_channels = (type(self) is DataPlan or self.BY_DOTS) and not (self.pixels or self.spread)
         if not along_channels or rest in (0, vectors) or self.out_channels < self.width:
             return None
         if self.lanes_begin_early and not self.writes_in_place:
