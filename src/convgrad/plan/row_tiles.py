@@ -45,7 +45,7 @@ def best_row_tile(
     for vectors in range(1, MOST_VECTORS + 1):
         if vectors > 1 and (vectors - 1) * lanes >= lane_channels:
             break
-        blocks = -(-lane_channels // (vectors * lanes))
+        blocks, rest = divmod(-(-lane_channels // lanes), vectors)
         for together, meeting in ways:
             columns = vectors if rows_shift else vectors * together
             most = most_rows(registers, columns) // (together if rows_shift else 1)
@@ -53,11 +53,11 @@ def best_row_tile(
                 pieces = -(-rows // channels)
                 cycles = 0.0
                 for met, windows in meeting.items():
-                    step = step_cycles(
-                        channels * (met if rows_shift else 1), vectors * (1 if rows_shift else met), a_vector=a_vector
-                    )
+                    rows_met, columns_met = (met, 1) if rows_shift else (1, met)
                     streams = 0.0 if columns == 1 and not a_vector else STREAM * channels
-                    cycles += pieces * blocks * windows * (step + streams + STEP)
+                    for many, of in ((blocks, vectors), (1 if rest else 0, rest)):
+                        step = step_cycles(channels * rows_met, of * columns_met, a_vector=a_vector)
+                        cycles += many * pieces * windows * (step + streams + STEP)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)
     assert best is not None

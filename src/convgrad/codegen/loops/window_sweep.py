@@ -28,10 +28,11 @@ class WindowSweep:
     ):  # fmt: skip
         plan = stage.plan
         self.stage, self.plan, self.b = stage, plan, b
+        self.tile, self.own = stage.tile, stage.own
         self.rows, self.lanes, self.lane_block, self.starts = rows, lanes, lane_block, starts
         if not (plan.direct or plan.lanes_in_place):
             self.lanes = b.at(lanes, b.mul(b.sub(lane_block, stage.first_block), plan.lane_slab_block), stage.kind)
-        self.sums = stage.sums_at(b, lane_block) if stage.own is None else stage.own.sums
+        self.sums = stage.sums_at(b, lane_block) if self.own is None else self.own.sums
         self.counts = [stage.windows(b, n, start) for n, start in enumerate(starts)]
         self.paces = row_major(plan.block, 1)
 
@@ -43,7 +44,7 @@ class WindowSweep:
         """The taps of axis n, and of all axes inside it."""
         b, plan = self.b, self.plan
         if n == len(plan.axes):
-            self._row_tiles(shift, tap, sums, self.stage.tile)
+            self._row_tiles(shift, tap, sums, self.tile)
             return
         axis = plan.axes[n]
         together = plan.tile_taps if n == len(plan.axes) - 1 else 1
@@ -57,7 +58,7 @@ class WindowSweep:
                 pieces = self.segments(r) if plan.in_segments else ()
                 self._taps(n + 1, moved, place, [*sums, replace(self._summed(n, 0, self.counts[n]), segments=pieces)])
             else:
-                self._row_tiles(moved, place, [*sums, self._summed(n, *axis.inside)], self.stage.tile)
+                self._row_tiles(moved, place, [*sums, self._summed(n, *axis.inside)], self.tile)
                 b.loop(0, axis.taps, lambda t, _: self._borders(t, shift, tap, sums), name="border")
 
         b.loop(0, axis.taps, of_tap, step=together, name="tap")
@@ -84,7 +85,7 @@ class WindowSweep:
 
     def segments(self, r: Index) -> tuple[Segment, ...]:
         """Windows of a row that the same taps of a tile meet x in, from the first to the last; r is its first tap."""
-        b, plan, tile = self.b, self.plan, self.stage.tile
+        b, plan, tile = self.b, self.plan, self.tile
         axis, taps, count = plan.axes[-1], plan.tile_taps, self.counts[-1]
         bounds = [self.stage.bounds(b, axis, self.starts[-1], count, b.add(r, t)) for t in range(taps)]
         first = [b.minimum(low, count) for low, _ in bounds]
@@ -103,7 +104,7 @@ class WindowSweep:
     def _borders(self, t: Index, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
         """The windows, at either end, that only some taps of the innermost axis meet x in."""
         b, n = self.b, len(self.plan.axes) - 1
-        axis, tile = self.plan.axes[n], self.stage.tile
+        axis, tile = self.plan.axes[n], self.tile
         single = replace(tile, rows=tile.rows[:1], c_rows=tile.c_rows[:1], unroll=1)
         low, high = axis.inside
         first, last = self.stage.bounds(b, axis, self.starts[n], self.counts[n], t)
@@ -122,13 +123,13 @@ class WindowSweep:
             a = self._rows_at(shift, row)
             x = b.at(self.lanes, shift[1], STORAGE[stage.lane_dtype])
             walks = self._walks(shift, tap, row)
-            if stage.own is None:
+            if self.own is None:
                 place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
                 tile.emit(b, a, x, b.at(self.sums, place, stage.kind), sums, None, walks=walks)
                 return
-            place = stage.own.place(b, self.lane_block, tap, row)
-            total = tile.sum(b, a, x, stage.own.before(b, place), sums, walks=walks)
-            stage.own.after(b, place, total, self.lane_block, tap, row)
+            place = self.own.place(b, self.lane_block, tap, row)
+            total = tile.sum(b, a, x, self.own.before(b, place), sums, walks=walks)
+            self.own.after(b, place, total, self.lane_block, tap, row)
 
         b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
 

@@ -120,6 +120,19 @@ class WeightsPlan(WeightsSlabs):
         return True
 
     @property
+    def last_vectors(self) -> range | None:
+        """Where the vectors of the last block of lanes are that hold channels nobody else has, if these are fewer.
+
+        Streams of 16 bits are pairs of vectors.
+        """
+        vectors, rest = self.vectors, -(-(self.lane_count % self.width) // self.lanes)
+        pairs = self.past_caches and self.problem.out_dtype != self.compute
+        if self.spread or self.lane_blocks == 1 or rest in (0, vectors) or (pairs and rest % 2):
+            return None
+        every = range(0, self.width, self.lanes)
+        return every[vectors - rest :] if self.lanes_in_place else every[:rest]
+
+    @property
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
         return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
