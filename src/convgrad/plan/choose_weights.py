@@ -118,7 +118,9 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
     lanes_first = {name: abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy"}
     sides: list[tuple[float, float, WeightsPlan]] = []
     for side, rows, across, other in (("y", p.x_channels, p.y_channels, "x"), ("x", p.y_channels, p.x_channels, "y")):
-        shape = best_row_tile(rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y")
+        shape = best_row_tile(
+            rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y", ends_early=True
+        )
         lane_step, row_step = (abs(p.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
         cycles = window_rows * shape.cycles + cost + (0.0 if lane_step == 1 else elements["w"] * TURN)

@@ -27,9 +27,11 @@ class RowTile:
 
 def best_row_tile(
     rows: int, axis: WindowAxis, lane_channels: int, lanes: int, registers: int, *, rows_shift: bool,
-    a_vector: bool = False,
+    a_vector: bool = False, ends_early: bool = False,
 ) -> RowTile:  # fmt: skip
     """The cheapest tile for so many row and lane channels; taps multiply the rows where these shift, else columns.
+
+    `ends_early`, the last block of lanes has no vectors that nobody wants.
 
     A tile holds a divisor of the taps; where x is met by some of them, these alone are summed. With `a_vector` rows are
     vectors, else numbers, and taps beside x are products with zeros.
@@ -46,6 +48,8 @@ def best_row_tile(
         if vectors > 1 and (vectors - 1) * lanes >= lane_channels:
             break
         blocks, rest = divmod(-(-lane_channels // lanes), vectors)
+        if not ends_early:
+            blocks, rest = blocks + bool(rest), 0
         for together, meeting in ways:
             columns = vectors if rows_shift else vectors * together
             most = most_rows(registers, columns) // (together if rows_shift else 1)
@@ -55,7 +59,7 @@ def best_row_tile(
                 for met, windows in meeting.items():
                     rows_met, columns_met = (met, 1) if rows_shift else (1, met)
                     streams = 0.0 if columns == 1 and not a_vector else STREAM * channels
-                    for many, of in ((blocks, vectors), (1 if rest else 0, rest)):
+                    for many, of in ((blocks, vectors), (bool(rest), rest)):
                         step = step_cycles(channels * rows_met, of * columns_met, a_vector=a_vector)
                         cycles += many * pieces * windows * (step + streams + STEP)
                 if best is None or cycles < best.cycles:

@@ -59,11 +59,12 @@ def dot_halves(plan: DotDataPlan) -> frozenset[int]:
 def weights_columns(plan: WeightsPlan, *, last: bool) -> Columns:
     """Vectors of a tap in a tile of weights that are computed; `last`, in the last block of lanes."""
     every = tuple(range(0, plan.width, plan.lanes))
-    alone = type(plan) is DotWeightsPlan and plan.lane_blocks == 1
-    if not (last and (alone or type(plan) in (WeightsPlan, FarPairsPlan))):
+    if not last or type(plan) not in (WeightsPlan, DotWeightsPlan, FarPairsPlan):
         return every, frozenset()
     vectors, rest = tuple(plan.last_vectors or every), plan.lane_count % plan.lanes
     if plan.spread or not ISAS[plan.isa].halves or not 0 < rest <= plan.lanes // 2:
+        return vectors, frozenset()
+    if plan.ON_UNITS and plan.lane_blocks > 1:  # LLVM spills more sums of dot products than that saves
         return vectors, frozenset()
     if not plan.lanes_in_place:
         return vectors, frozenset({len(vectors) - 1})

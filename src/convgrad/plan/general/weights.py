@@ -120,6 +120,11 @@ class WeightsPlan(WeightsSlabs):
         return True
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether the last block of lanes may have a tile of its own."""
+        return type(self) is WeightsPlan and not self.spread
+
+    @property
     def last_vectors(self) -> range | None:
         """Where the vectors of the last block of lanes are that hold channels nobody else has, if these are fewer.
 
@@ -127,7 +132,7 @@ class WeightsPlan(WeightsSlabs):
         """
         vectors, rest = self.vectors, -(-(self.lane_count % self.width) // self.lanes)
         pairs = self.past_caches and self.problem.out_dtype != self.compute
-        if self.spread or self.lane_blocks == 1 or rest in (0, vectors) or (pairs and rest % 2):
+        if not self.may_end_early or self.lane_blocks == 1 or rest in (0, vectors) or (pairs and rest % 2):
             return None
         every = range(0, self.width, self.lanes)
         return every[vectors - rest :] if self.lanes_in_place else every[:rest]
