@@ -99,7 +99,7 @@ class RunWeightsSums(SumsStage):
     def _ahead(self) -> RunsAhead:
         return RunsAhead(self.plan, self.bundle, 0, 0)
 
-    def _tile(self, *, last: bool) -> Tile:
+    def _tile(self) -> Tile:
         return self.tile_of(self.plan.row_channels, self.plan.tile_vectors)
 
     def tile_of(self, rows: int, columns: int) -> Tile:

@@ -24,7 +24,7 @@ class WindowLanesSums(FlatSums):
         self.slab_kind = ARITHMETIC[plan.compute]
         super().__init__(plan)
 
-    def _tile(self, *, last: bool) -> Tile:
+    def _tile(self) -> Tile:
         return self._tile_of_taps(0)
 
     def _tile_of_taps(self, first: int) -> Tile:

@@ -42,7 +42,7 @@ class SumsStage(WindowSlabs):
         self.slab_dtype = plan.problem.dtype if plan.direct else plan.compute
         self.row_dtype = plan.problem.dtype if plan.rows_in_place else self.slab_dtype
         self.lane_dtype = plan.problem.dtype if plan.lanes_in_place else self.slab_dtype
-        self.tile = self._tile(last=plan.lane_blocks == 1)
+        self.tile = self._tile()
         self.ahead: WeightsAhead | None = None  # of the task that is being written
         self.own: OwnSums | None = None  # likewise
         self.fresh: bool | Value = False  # whether no block of the chunk was summed before
@@ -110,13 +110,17 @@ class SumsStage(WindowSlabs):
             stages += (emit_stage(module, "finish", tasks, scratch, write),)
         return stages
 
-    def _tile(self, *, last: bool) -> Tile:
-        """Rows and columns in the order (tap, channel or vector); `last`, of the last block of lanes."""
+    def _tile(self) -> Tile:
+        """Of a block of lanes that is not the last of several."""
+        return self.part_tile(last=self.plan.lane_blocks == 1, rows=self.plan.row_channels)
+
+    def part_tile(self, *, last: bool, rows: int) -> Tile:
+        """Rows, of so many channels, and columns in the order (tap, channel or vector); `last`, of the last lanes."""
         plan = self.plan
         reach = plan.axes[-1].dilation
         row_axes, row_channel = plan.row_slab
         step = plan.sum_rows * plan.width  # of the sums, per tap
-        channels, taps, still = range(plan.row_channels), range(plan.tile_taps), range(1)
+        channels, taps, still = range(rows), range(plan.tile_taps), range(1)
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         vectors = weights_columns(plan, last=last)
         columns, halves = of_taps(vectors, len(column_taps), reach * plan.lane_slab[-1])
@@ -176,15 +180,7 @@ class SumsStage(WindowSlabs):
 
         def of_lanes(lane_block: Index, _: object) -> None:
             of_block = self._lanes_of_block(b, at, lane_block) if self.plan.lanes_in_place else lanes
-            last = self.plan.lane_blocks - 1
-            if last == 0 or weights_columns(self.plan, last=True) == weights_columns(self.plan, last=False):
-                self._sweep(b, rows, of_block, lane_block, starts)
-            else:
-                b.either(
-                    b.compare("slt", lane_block, last),
-                    lambda: self._sweep(b, rows, of_block, lane_block, starts),
-                    lambda: self._last_sweep(b, rows, of_block, lane_block, starts),
-                )
+            self._sweep(b, rows, of_block, lane_block, starts)
 
         b.loop(self.first_block, self.last_block, of_lanes, name="lanes")
 
@@ -246,14 +242,15 @@ class SumsStage(WindowSlabs):
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
         """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
-        WindowSweep(self, b, rows, lanes, lane_block, starts).run()
+        last = self.plan.lane_blocks - 1
 
-    def _last_sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
-        """The same of the last lane block, where that has fewer vectors."""
-        sweep = WindowSweep(self, b, rows, lanes, lane_block, starts)
-        sweep.tile = self._tile(last=True)
-        sweep.own = replace(self.own, tile=sweep.tile, last=True) if self.own else None
-        sweep.run()
+        def sweep(*, last: bool) -> None:
+            WindowSweep(self, b, rows, lanes, lane_block, starts, last=last).run()
+
+        if last == 0 or weights_columns(self.plan, last=True) == weights_columns(self.plan, last=False):
+            sweep(last=last == 0)
+        else:
+            b.either(b.compare("slt", lane_block, last), lambda: sweep(last=False), lambda: sweep(last=True))
 
     def bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
         """Windows of the block whose tap r meets x."""

@@ -127,7 +127,7 @@ class GroupSums(SumsStage):
         groups = self._groups(b)
         b.loop(0, b.floor_div(b.add(groups, plan.vector_groups - 1), plan.vector_groups), of_vector, name="vector")
 
-    def _tile(self, *, last: bool) -> Tile:
+    def _tile(self) -> Tile:
         return self._tile_of(*self.plan.tiles[0])
 
     def _tile_of(self, taps: range, channels: range) -> Tile:

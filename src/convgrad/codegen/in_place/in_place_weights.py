@@ -31,7 +31,7 @@ class InPlaceSums(SumsStage):
 
     plan: InPlaceWeightsPlan
 
-    def _tile(self, *, last: bool) -> Tile:
+    def _tile(self) -> Tile:
         return self._tile_of_taps(0)
 
     def _tile_of_taps(self, first: int) -> Tile:

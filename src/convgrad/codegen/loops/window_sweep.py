@@ -24,11 +24,14 @@ class WindowSweep:
     """Emits axis after axis, outermost first: taps are loops around the tiles, windows are what a tile sums."""
 
     def __init__(
-        self, stage: SumsStage, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]
+        self, stage: SumsStage, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index], *,
+        last: bool = True,
     ):  # fmt: skip
         plan = stage.plan
-        self.stage, self.plan, self.b = stage, plan, b
+        self.stage, self.plan, self.b, self.last = stage, plan, b, last
         self.tile, self.own = stage.tile, stage.own
+        self.first_row: Index = 0  # of those of the task that the tile goes through
+        self.last_row = b.minimum(b.sub(plan.row_count, stage.first_row), plan.share_rows)
         self.rows, self.lanes, self.lane_block, self.starts = rows, lanes, lane_block, starts
         if not (plan.direct or plan.lanes_in_place):
             self.lanes = b.at(lanes, b.mul(b.sub(lane_block, stage.first_block), plan.lane_slab_block), stage.kind)
@@ -37,8 +40,23 @@ class WindowSweep:
         self.paces = row_major(plan.block, 1)
 
     def run(self) -> None:
-        """All tiles."""
+        """All tiles: those of so many row channels, then the last one of the rest."""
+        b, plan, count, rest = self.b, self.plan, self.last_row, self.plan.rest_rows
+        if rest:
+            self.last_row = b.mul(b.floor_div(count, plan.row_channels), plan.row_channels)
+        self._with_tile(plan.row_channels)
         self._taps(0, (0, 0), 0, [])
+        if rest:
+            with b.when(b.compare("slt", self.last_row, count)):
+                self.first_row, self.last_row = self.last_row, count
+                self._with_tile(rest)
+                self._taps(0, (0, 0), 0, [])
+
+    def _with_tile(self, rows: int) -> None:
+        """Of so many row channels."""
+        if self.plan.may_end_early:
+            self.tile = self.stage.part_tile(last=self.last, rows=rows)
+            self.own = self.stage.own and replace(self.stage.own, tile=self.tile, last=self.last, rows=rows)
 
     def _taps(self, n: int, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
         """The taps of axis n, and of all axes inside it."""
@@ -117,7 +135,6 @@ class WindowSweep:
     def _row_tiles(self, shift: Shift, tap: Index, sums: list[Reduction], tile: Tile) -> None:
         """Tile after tile along the row channels of the task."""
         b, plan, stage = self.b, self.plan, self.stage
-        rest = b.sub(plan.row_count, stage.first_row)
 
         def of_row(row: Index, _: object) -> None:
             a = self._rows_at(shift, row)
@@ -131,7 +148,7 @@ class WindowSweep:
             total = tile.sum(b, a, x, self.own.before(b, place), sums, walks=walks)
             self.own.after(b, place, total, self.lane_block, tap, row)
 
-        b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+        b.loop(self.first_row, self.last_row, of_row, step=plan.row_channels, name="row")
 
     def _walks(self, shift: Shift, tap: Index, row: Index) -> list[Walk]:
         """What a tile fetches on its way."""
@@ -149,8 +166,6 @@ class WindowSweep:
     def row_at(self, row: Index) -> Index:
         """Where the slab of the row side has a channel."""
         b, plan, channel_step = self.b, self.plan, self.plan.row_slab[1]
-        if plan.rows_repeated:
-            row = b.minimum(row, b.sub(plan.row_count - plan.row_channels, self.stage.first_row))
         if plan.row_run == plan.share_rows:
             return b.mul(row, channel_step)
         run = b.floor_div(row, plan.row_run)

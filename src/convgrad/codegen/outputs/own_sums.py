@@ -35,7 +35,8 @@ class OwnSums:
     last_block: Index
     number: Index = 0  # of the block of windows
     row: Index = 0  # from which on `sums` holds them, of the rows of the task
-    last: bool = False  # whether the tile is that of a last lane block which has fewer vectors
+    last: bool = False  # whether the tile is that of the last lane block
+    rows: int = 0  # row channels of the tile; 0: as many as the plan says
 
     def place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
         """Where the sums of a tile are."""
@@ -143,8 +144,6 @@ class OwnSums:
         plan, p = self.plan, self.plan.problem
         group = p.w_strides[0]
         channel = b.add(self.first_row, row)
-        if plan.rows_repeated:
-            channel = b.minimum(channel, plan.row_count - plan.row_channels)
         taps = zip(b.split(tap, p.taps), p.w_strides[3:], strict=True)
         lane = b.mul(lane_block, plan.width)
         if plan.lanes_in_place:
@@ -184,6 +183,11 @@ class OwnSums:
         return weights_columns(self.plan, last=self.last or self.plan.lane_blocks == 1)
 
     @property
+    def _lanes(self) -> int:
+        """Of which all tiles like this one have whole weights, if the lanes are a multiple of them."""
+        return self.plan.lanes if self.last and self.plan.may_end_early else self.plan.width
+
+    @property
     def _row_step(self) -> int:
         """From a channel of the rows to the next, in the weights."""
         return self.plan.problem.w_strides[2 if self.plan.rows_shift else 1]
@@ -196,9 +200,9 @@ class OwnSums:
         """Whether the weights have all rows and lanes of a tile; None: always."""
         plan = self.plan
         conditions = []
-        if plan.row_count % plan.row_channels and not plan.rows_in_place:
+        if plan.row_count % plan.row_channels and not plan.rest_rows:
             conditions.append(b.compare("sge", rows, plan.row_channels))
-        if plan.lane_count % (plan.lanes if self.last else plan.width) and not plan.lanes_in_place:
+        if plan.lane_count % self._lanes and not plan.lanes_in_place:
             conditions.append(b.compare("sge", lanes, plan.width))
         if len(conditions) == 2:
             return b.both(*conditions)
@@ -207,7 +211,7 @@ class OwnSums:
     def _straight(self) -> Tile:
         """The tile with its sums among the weights."""
         plan, strides, row_step = self.plan, self.plan.problem.w_strides, self._row_step
-        taps, channels = range(plan.tile_taps), range(plan.row_channels)
+        taps, channels = range(plan.tile_taps), range(self.rows or plan.row_channels)
         row_taps, column_taps = (taps, 1) if plan.rows_shift else (range(1), plan.tile_taps)
         return replace(
             self.tile,

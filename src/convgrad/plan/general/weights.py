@@ -121,8 +121,13 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def may_end_early(self) -> bool:
-        """Whether the last block of lanes may have a tile of its own."""
+        """Whether the last block of lanes has a tile of its own, and so have the last rows."""
         return type(self) is WeightsPlan and not self.spread
+
+    @property
+    def rest_rows(self) -> int:
+        """Row channels of the last tile, if it has fewer than others."""
+        return self.row_count % self.row_channels if self.may_end_early else 0
 
     @property
     def last_vectors(self) -> range | None:

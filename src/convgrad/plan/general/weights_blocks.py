@@ -139,8 +139,3 @@ class WeightsBlocks:
     def grid(self) -> Ints:
         """Tasks of the first stage."""
         return (self.chunks, self.bundles, self.lane_shares, self.row_shares)
-
-    @property
-    def rows_repeated(self) -> int:
-        """Row channels of a last tile that begins early, which the one before it has, too."""
-        return -self.row_count % self.row_channels if self.rows_in_place else 0
