@@ -31,7 +31,10 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
-MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
+MANY_MORE = (
+    4,
+    16,
+)  # times as many numbers as the other side has, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 EVEN = 1.15  # times the sums
 FELT = 0.02  # of all cycles: less says nothing about two plans
@@ -128,7 +131,8 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
-        many = not lanes_first[side] and elements[side] >= MANY_MORE * elements[other]
+        times = min(MANY_MORE[0] * prod(p.taps), MANY_MORE[1])
+        many = not lanes_first[side] and elements[side] >= times * elements[other]
         scattered = SCATTERED * elements["w"] if lane_step > row_step > 1 else 0.0
         more = (TURN_AGAIN * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
         sides.append((cycles + more, cycles, along))
