@@ -73,6 +73,14 @@ LAST_LANES = {  # of several blocks, which are fewer: a problem, and what its pl
                                                             tile_taps=1, row_channels=5, rows_in_place=False,
                                                             lanes_in_place=True)),
 }  # fmt: skip
+LAST_ROWS = {  # of which there are fewer than in other tiles: a problem, and what its plan is to be
+    "packed, of several tasks": (image(W, (13, 20), 9, layout="NCX"), dict(lane_side="y", vectors=2, row_channels=5,
+                                                           tile_taps=1, row_shares=2, chunks=2, rows_in_place=False)),
+    "in place, weights at once": (image(W, (13, 20), 9, layout="NXC"), dict(lane_side="y", vectors=1, row_channels=4,
+                                                         tile_taps=3, row_shares=2, chunks=1, rows_in_place=True)),
+    "below columns of taps": (image(W, (20, 13), 9, layout="NCX", accumulate=True),
+                              dict(lane_side="x", vectors=1, row_channels=3, tile_taps=3, rows_in_place=True)),
+}  # fmt: skip
 
 
 def wanted_plan(problem, kind, isa="avx512", **fields):
@@ -138,6 +146,14 @@ def test_last_lanes_of_weights(name):
     unit = plan.lanes // (2 if problem.out_dtype == plan.compute else 1)  # rounded results are stored by whole vectors
     wanted = -(-(plan.lane_count % plan.width) // unit) * unit
     assert len(last[0]) * plan.lanes - len(last[1]) * plan.lanes // 2 == wanted
+    checked(plan)
+
+
+@pytest.mark.parametrize("name", LAST_ROWS)
+def test_last_rows_of_weights(name):
+    problem, fields = LAST_ROWS[name]
+    plan = replace(wanted_plan(problem, WeightsPlan, spread=False), **{"row_shares": 1, **fields})
+    assert 0 < plan.rest_rows < plan.row_channels < plan.row_count
     checked(plan)
 
 
