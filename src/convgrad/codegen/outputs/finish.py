@@ -60,23 +60,8 @@ def write_rows(
 ) -> None:  # fmt: skip
     """The sums of some rows of a lane block, at most `plan.finish_rows`, as weights; scratch holds them in between.
 
-    Those of several chunks are added first. The last tile of rows may begin early: then its sums do, too.
+    Those of several chunks are added first.
     """
-    if not plan.rows_repeated:
-        _write_piece(plan, b, at, sums, bundle, block, first, rows, chunks)
-        return
-    whole = plan.row_count // plan.row_channels * plan.row_channels
-    before = b.maximum(b.minimum(rows, b.sub(whole, first)), 0)
-    moved = b.at(sums, b.mul(b.add(before, plan.rows_repeated), plan.width), ARITHMETIC[plan.compute])
-    for place, start, count in ((sums, first, before), (moved, b.add(first, before), b.sub(rows, before))):
-        with b.when(b.compare("sgt", count, 0)):
-            _write_piece(plan, b, at, place, bundle, block, start, count, chunks)
-
-
-def _write_piece(
-    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index,
-    chunks: int,
-) -> None:  # fmt: skip
     if chunks > 1:
         _add_chunks(plan, b, sums, rows)
     if plan.along_windows:

@@ -133,6 +133,29 @@ class WeightsPlan(WeightsSlabs):
         return True
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether the last block of lanes has a tile of its own, and so have the last rows."""
+        return type(self) is WeightsPlan and not self.spread
+
+    @property
+    def rest_rows(self) -> int:
+        """Row channels of the last tile, if it has fewer than others."""
+        return self.row_count % self.row_channels if self.may_end_early else 0
+
+    @property
+    def last_vectors(self) -> range | None:
+        """Where the vectors of the last block of lanes are that hold channels nobody else has, if these are fewer.
+
+        Streams of 16 bits are pairs of vectors.
+        """
+        vectors, rest = self.vectors, -(-(self.lane_count % self.width) // self.lanes)
+        pairs = self.past_caches and self.problem.out_dtype != self.compute
+        if not self.may_end_early or self.lane_blocks == 1 or rest in (0, vectors) or (pairs and rest % 2):
+            return None
+        every = range(0, self.width, self.lanes)
+        return every[vectors - rest :] if self.lanes_in_place else every[:rest]
+
+    @property
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
         return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
