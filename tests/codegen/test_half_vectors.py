@@ -163,6 +163,13 @@ def of_the_last(plan):
     return lane_columns(plan, last=True)[1]
 
 
+def of_the_last_alone(plan):
+    """Where others compute all else of such a block."""
+    assert plan.writes_in_place
+    assert lane_columns(plan, last=True) == ((plan.width - plan.lanes // 2,), frozenset({0}))
+    return of_the_last(plan)
+
+
 @pytest.mark.parametrize("isa", [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")])
 @pytest.mark.parametrize(
     ("problem", "kind", "halves"),
@@ -170,11 +177,20 @@ def of_the_last(plan):
         (image(Y, (20, 24), 10, layout="NXC", **BF16), DotDataPlan, of_the_last),
         (image(X, (40, 20), 10, layout="NCX", **BF16), DotDataPlan, of_the_last),
         (image(Y, (20, 53), 12, layout="NXC", bias=True, **BF16), DotDataPlan, of_the_last),
+        (image(Y, (20, 164), 12, layout="NXC", **BF16), DotDataPlan, of_the_last_alone),
         (image(X, (37, 20), 12, layout="NCX", **BF16), DotDataPlan, of_the_last),
         (image(Y, (3, 40), 12, layout="NXC", **BF16), DotRunPlan, of_the_last),
         (image(W, (20, 24), 10, layout="NXC", **BF16), DotWeightsPlan, weights_halves),
     ],
-    ids=["windows", "images", "the last of several, in place", "the last of several, copied", "runs", "weights"],
+    ids=[
+        "windows",
+        "images",
+        "the last of several, in place",
+        "alone, in place",
+        "the last, copied",
+        "runs",
+        "weights",
+    ],
 )
 def test_dot_products(problem, kind, halves, isa):
     plan = wanted_plan(problem, kind, isa)

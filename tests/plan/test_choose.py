@@ -243,7 +243,7 @@ def test_few_channels_that_strides_part_are_packed_as_they_lie():
     """Pairs of neighbouring windows need them in planes, which takes longer number by number."""
     machine = machine_for("avx512_bf16", triple="x86_64-unknown-linux-gnu")
     for stride, kind in ((2, FarPairsPlan), (1, DotWeightsPlan)):
-        layer = {"channels": (3, 32), "image": 224, "windows": 224 // stride, "taps": 3, "low": 1, "batch": 4}
+        layer = {"channels": (4, 16), "image": 224, "windows": 224 // stride, "taps": 3, "low": 1, "batch": 4}
         problem = problem_of(Unknown.W, **layer, stride=stride, nxc=True)
         assert type(choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine)) is kind
 

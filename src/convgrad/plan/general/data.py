@@ -49,7 +49,7 @@ class DataPlan(DataSlab):
         """Whether vectors of lanes can be read from the weights as they lie: whole ones, of channels side by side."""
         p = self.problem
         whole = self.out_channels >= self.width and not p.accumulate
-        along_channels = (type(self) is DataPlan or self.BY_DOTS) and not (self.pixels or self.spread)
+        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
         return along_channels and whole and p.dtype == self.compute and p.w_strides[1 if self.solves_y else 2] == 1
 
     @property
