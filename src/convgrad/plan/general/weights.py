@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
+from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.weights_slabs import WeightsSlabs
 from convgrad.problem.conv import Ints
 
@@ -81,13 +82,26 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def rows_at_once(self) -> int:
-        """Those, of one lane block."""
-        tiles = max(1, FINISH_NUMBERS // (self.taps * self.width * self.row_channels))
-        return min(self.share_rows, tiles * self.row_channels)
+        """Those, of one lane block: as many each time, if that can be."""
+        most = max(1, FINISH_NUMBERS // (self.taps * self.width * self.row_channels))
+        return even_share(self.tiles_of_rows, most) * self.row_channels
+
+    @property
+    def taps_inside(self) -> bool:
+        """Whether sums lie as the weights do whose taps are inside row channels: then these are written by turning."""
+        p = self.problem
+        lane, row = (1, 2) if self.rows_shift else (2, 1)
+        inside = all(abs(step) < abs(p.w_strides[row]) < abs(p.w_strides[lane]) for step in p.w_strides[3:])
+        return self.by_rows and inside and not self.spread
+
+    @property
+    def sum_steps(self) -> tuple[int, int]:
+        """Of the sums of a task that keeps them: from tap to tap, and from row channel to row channel."""
+        return (self.width, self.taps * self.width) if self.taps_inside else (self.sum_rows * self.width, self.width)
 
     @property
     def sum_block(self) -> int:
-        """Sums of one lane block, order (taps, row channel, lane)."""
+        """Sums of one lane block, order (taps, row channel, lane), or with taps inside row channels."""
         return self.taps * self.sum_rows * self.width
 
     @property
@@ -108,6 +122,12 @@ class WeightsPlan(WeightsSlabs):
     # --- weights
 
     @property
+    def ordinary_sums(self) -> bool:
+        """Whether results are bf16 of which none is denormal, since units watch for data that would make some."""
+        p = self.problem
+        return self.ON_UNITS and p.dtype == p.out_dtype == "bf16" and not p.accumulate
+
+    @property
     def straight(self) -> bool:
         """Whether register tiles are stored as weights: lanes lie side by side there."""
         p = self.problem
@@ -122,6 +142,8 @@ class WeightsPlan(WeightsSlabs):
     @property
     def finish_rows(self) -> int:
         """Row channels of one task of the second stage."""
+        if self.taps_inside:
+            return self.rows_at_once
         return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
 
     @property
