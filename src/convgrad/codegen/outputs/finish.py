@@ -48,7 +48,9 @@ def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
     bundle, block, share = b.split(task, plan.finish_grid)
     first = b.mul(share, plan.finish_rows)
-    rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
+    rows: Index = plan.finish_rows
+    if not plan.finishes_evenly:
+        rows = b.minimum(b.sub(plan.row_count, first), rows)
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
     sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), ARITHMETIC[plan.compute])
     write_rows(plan, b, at, sums, bundle, block, first, rows, chunks=plan.chunks)

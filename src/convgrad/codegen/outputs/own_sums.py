@@ -128,12 +128,12 @@ class OwnSums:
                     write_rows(plan, b, self.at, sums, self.bundle, lane_block, channel, rows)
 
                 many, rest = plan.finish_rows, b.minimum(b.sub(last, row), plan.finish_rows)
-                if not plan.taps_inside:
-                    write(rest)
-                elif plan.row_count % many == plan.share_rows % many == 0:
+                if plan.finishes_evenly:
                     write(many)
-                else:
+                elif plan.taps_inside:
                     b.either(b.compare("eq", rest, many), lambda: write(many), lambda: write(rest))
+                else:
+                    write(rest)
 
             b.loop(first, last, of_rows, step=plan.finish_rows, name="row")
 

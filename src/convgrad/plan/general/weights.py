@@ -141,10 +141,20 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def finish_rows(self) -> int:
-        """Row channels of one task of the second stage."""
+        """Row channels of one task of the second stage; always as many, if that makes whole squares of bf16."""
         if self.taps_inside:
             return self.rows_at_once
-        return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        most = min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        alike = (n for n in range(most, most // 2, -1) if self._divides(n))
+        return next(alike, most) if self.ordinary_sums else most
+
+    @property
+    def finishes_evenly(self) -> bool:
+        """Whether that is how many there are each time."""
+        return (self.ordinary_sums or self.taps_inside) and self._divides(self.finish_rows)
+
+    def _divides(self, rows: int) -> bool:
+        return self.row_count % rows == 0 and (not self.own_sums or self.share_rows % rows == 0)
 
     @property
     def finish_grid(self) -> Ints:
