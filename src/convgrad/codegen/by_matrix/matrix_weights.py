@@ -54,7 +54,8 @@ class MatrixSums(FlatSums):
         self.room = room_for_squares(b, plan.lanes)
         watches = (Watch(b, plan.lanes, bf16=moves_pairs(plan)) for _ in "xy")
         self.watches = (next(watches), next(watches)) if self.verdict else None
-        self.clear_slabs(b, at)
+        if not plan.fills_slabs:
+            self.clear_slabs(b, at)
         super().task(b, at, task)
         if self.verdict and self.watches:
             self.verdict.note_first(b, at.shared, task, self.watches[0])
