@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeGuard
 
+from convgrad.codegen.copies.bfloat_squares import BfloatSquares
 from convgrad.codegen.copies.interleave import MOST_PLANES, load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.splitting import Pieces
-from convgrad.codegen.copies.bfloat_squares import BfloatSquares
 from convgrad.codegen.copies.squares import Dim, Squares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index

@@ -36,8 +36,7 @@ class TurnedWindows:
         """Whether it does: of enough channels, and windows, as far as is known."""
         copy = self.copy
         wide = copy.isa.assembly and copy.isa.lanes("f32") == CHANNELS and copy.src_dtype == "bf16"
-        channels = isinstance(rows.extent, int) and rows.extent >= CHANNELS
-        return wide and channels and (isinstance(run.extent, Value) or run.extent >= LEAST_RUN)
+        return wide and all(isinstance(dim.extent, Value) or dim.extent >= LEAST_RUN for dim in (rows, run))
 
     def emit(
         self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], rows: Dim, run: Dim,
@@ -48,14 +47,18 @@ class TurnedWindows:
         What has no square of windows, as only the kernel knows, is left to `few`.
         """
         extent = run.extent
-        if isinstance(extent, Value):
-            many, whole = b.compare("sge", extent, WINDOWS), _Part(WINDOWS)
+        sides = ((rows.extent, CHANNELS), (extent, WINDOWS))
+        enough = [b.compare("sge", extent, least) for extent, least in sides if isinstance(extent, Value)]
+        if enough:
+            many = b.both(*enough) if len(enough) > 1 else enough[0]
+            part = _Part(min(extent, WINDOWS) if isinstance(extent, int) else WINDOWS)
 
             def either(src: Value, dst: Value) -> None:
-                b.either(many, lambda: self._run(b, src, dst, rows, run, whole), lambda: few(src, dst))
+                b.either(many, lambda: self._run(b, src, dst, rows, run, part), lambda: few(src, dst))
 
             self.numbers.nest(b, src, dst, outer, either)
             return
+        assert isinstance(extent, int)
         two = next((dim for dim in outer if isinstance(dim.extent, int) and dim.extent > 1), None)
         if extent > HALF or two is None:
             part = _Part(min(extent, WINDOWS))
@@ -76,8 +79,8 @@ class TurnedWindows:
 
     def _run(self, b: Builder, src: Value, dst: Value, rows: Dim, run: Dim, part: _Part) -> None:
         """All channels of a run, or of two; last squares begin early."""
-        assert isinstance(rows.extent, int)
-        last, end = rows.extent - CHANNELS, b.sub(run.extent, part.windows)
+        many = min(rows.extent, CHANNELS) if isinstance(rows.extent, int) else CHANNELS
+        last, end = b.sub(rows.extent, many), b.sub(run.extent, part.windows)
 
         def windows(q: Index, _: object) -> None:
             q = b.minimum(q, end)
@@ -86,28 +89,32 @@ class TurnedWindows:
             def channels(c: Index, _: object) -> None:
                 c = b.minimum(c, last)
                 source, target = b.at(here, c, "i16"), b.at(there, b.mul(c, rows.dst), "i16")
-                self._square(b, b.hidden(source), b.hidden(target), rows.dst, run.src, part)
+                self._square(b, b.hidden(source), b.hidden(target), many, rows.dst, run.src, part)
 
-            b.loop(0, rows.extent, channels, step=CHANNELS, name="channels")
+            b.loop(0, rows.extent, channels, step=many, name="channels")
 
         b.loop(0, run.extent, windows, step=part.windows, name="windows")
 
-    def _square(self, b: Builder, src: Value, dst: Value, dst_step: int, src_step: int, part: _Part) -> None:
-        zero = Value(f"<{CHANNELS} x i16>", "zeroinitializer")
+    def _square(
+        self, b: Builder, src: Value, dst: Value, channels: int, dst_step: int, src_step: int, part: _Part
+    ) -> None:  # fmt: skip
+        isa, zero = self.copy.isa, Value(f"<{CHANNELS} x i16>", "zeroinitializer")
 
         def row(n: int) -> Value:
             start = 0
             if part.apart is not None:
                 start, n = n // HALF * part.apart.src, n % HALF
-            return load_bf16(b, self.copy.isa, b.at(src, start + n * src_step, "i16"), CHANNELS, None) if (
-                n < part.windows) else zero
+            if n >= part.windows:
+                return zero
+            place = b.at(src, start + n * src_step, "i16")
+            return load_bf16(b, isa, place, CHANNELS, None if channels == CHANNELS else channels)
 
         vectors = []
         for first in (*range(8), *range(HALF, HALF + 8)):
             both = concatenated(b, row(first), row(first + 8))
             self.copy.note(b, both)
             vectors.append(both)
-        for n, words in enumerate(self.copy.isa.transpose_words(b, vectors)):
+        for n, words in enumerate(isa.transpose_words(b, vectors)[:channels]):
             self._store(b, words, b.at(dst, n * dst_step, "i16"), part)
 
     def _store(self, b: Builder, words: Value, dst: Value, part: _Part) -> None:

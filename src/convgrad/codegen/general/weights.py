@@ -67,7 +67,11 @@ class SumsStage(WindowSlabs):
     def _staging_bytes(self) -> int:
         """Of sums on their way to the weights."""
         plan = self.plan
-        return 0 if plan.straight or plan.taps_inside else round64(BYTES[plan.compute] * plan.taps * plan.finish_rows * plan.width)
+        return (
+            0
+            if plan.straight or plan.taps_inside
+            else round64(BYTES[plan.compute] * plan.taps * plan.finish_rows * plan.width)
+        )
 
     @property
     def own_sum_bytes(self) -> int:

@@ -59,7 +59,9 @@ class _Rounds:
         for column, place in zip(columns, self.held, strict=True):
             places[column] = place
         outputs = ["=&v" if self.vector_bytes == 64 else "=&x"] * (self.lanes + 1)
-        text = "\\0A".join(line.replace(",", " ", 1) if line.startswith(("vunpck", "vpunpck")) else line for line in self.lines)
+        text = "\\0A".join(
+            line.replace(",", " ", 1) if line.startswith(("vunpck", "vpunpck")) else line for line in self.lines
+        )
         return Assembly(text, ",".join([*outputs, *inputs]), tuple(places))
 
 

@@ -94,16 +94,18 @@ def _shares(tiles: int) -> list[int]:
 
 
 def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
-    """Windows per axis: innermost first, an outer axis only once the inner ones are whole; all of an axis alike."""
+    """Windows per axis: innermost first, an outer axis only once the inner ones are whole; on tiles all alike."""
     block = [1] * len(plan.axes)
     for n in reversed(range(len(block))):
         windows = max(1, plan.axes[n].windows)
         while block[n] < windows:
             if prod(block) >= DEPTH:
                 yield tuple(block)
-            following = even_share(windows, 2 * block[n])
-            if n == len(block) - 1 and following > DEPTH:
-                following = _whole_steps(windows, following, block[n])
+            following = min(windows, 2 * block[n])
+            if not isinstance(plan, DotWeightsPlan):
+                following = even_share(windows, following)
+                if n == len(block) - 1 and following > DEPTH:
+                    following = _whole_steps(windows, following, block[n])
             if prod(block) // block[n] * following > MOST_WINDOWS:
                 break
             block[n] = following
