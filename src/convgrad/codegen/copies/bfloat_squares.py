@@ -41,41 +41,34 @@ class BfloatSquares(Squares):
         whole = b.mul(b.floor_div(across.extent, ROWS), ROWS)
         rest = b.sub(across.extent, whole)
 
-        def lines(i: Index, *, streams: bool) -> None:
+        def lines(i: Index, _: object = None) -> None:
             def one(j: Index, _: object) -> None:
                 j = b.minimum(j, b.sub(along.extent, COLUMNS))
                 source = copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)]))
                 target = copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)]))
-                b.call_void(self._function_of_lines(b, streams=streams), source, target, across.src, along.dst)
+                b.call_void(self._function_of_lines(b), source, target, across.src, along.dst)
 
             b.loop(0, along.extent, one, step=COLUMNS, name="along")
 
-        def all_whole(*, streams: bool) -> None:
-            b.loop(0, whole, lambda i, _: lines(i, streams=streams), step=ROWS, name="across")
-
-        if copy.streams:
-            aligned = copy.isa.is_aligned(b, dst, copy.dst_at(b, dst, along.dst))
-            b.either(aligned, lambda: all_whole(streams=True), lambda: all_whole(streams=False))
-        else:
-            all_whole(streams=False)
+        b.loop(0, whole, lines, step=ROWS, name="across")
         if isinstance(rest, Value):
             with b.when(b.compare("sgt", rest, 0)):
-                lines(b.sub(across.extent, ROWS), streams=False)
+                lines(b.sub(across.extent, ROWS))
         elif rest:
-            lines(b.sub(across.extent, ROWS), streams=False)
+            lines(b.sub(across.extent, ROWS))
 
-    def _function_of_lines(self, b: Builder, *, streams: bool) -> str:
+    def _function_of_lines(self, b: Builder) -> str:
         """The name of the function of one square, which is written if there is none yet."""
-        name = f"turn.lines.{'streamed' if streams else 'stored'}"
+        name = "turn.lines"
         if name not in b.module.notes:
             b.module.notes.add(name)
             arguments = [("ptr", "src"), ("ptr", "dst"), ("i64", "src.step"), ("i64", "dst.step")]
             inner = Builder(b.module, name, arguments, inline=False)
-            self._turn_lines(inner, streams=streams)
+            self._turn_lines(inner)
             inner.finish()
         return name
 
-    def _turn_lines(self, b: Builder, *, streams: bool) -> None:
+    def _turn_lines(self, b: Builder) -> None:
         """Two rows eight apart become one vector, and columns of these vectors are what is wanted."""
         isa = self.copy.isa
         src, dst, src_step, dst_step = b.arguments
@@ -86,7 +79,4 @@ class BfloatSquares(Squares):
             pairs += [bfloats_of_two(b, rows[q], rows[q + 8]) for q in range(8)]
         lines = self._lines(b, dst, dst_step, STORAGE["bf16"])
         for line, words in zip(lines, isa.transpose_words(b, pairs), strict=True):
-            if streams:
-                isa.stream(b, words, line)
-            else:
-                isa.store_bits(b, words, line)
+            isa.store_bits(b, words, line)
