@@ -94,7 +94,7 @@ def _shares(tiles: int) -> list[int]:
 
 
 def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
-    """Windows per axis: innermost first, an outer axis only once the inner ones are whole; on tiles all alike."""
+    """Windows per axis: innermost first, an outer axis only once the inner ones are whole."""
     block = [1] * len(plan.axes)
     for n in reversed(range(len(block))):
         windows = max(1, plan.axes[n].windows)
@@ -102,9 +102,9 @@ def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
             if prod(block) >= DEPTH:
                 yield tuple(block)
             following = min(windows, 2 * block[n])
-            if not isinstance(plan, DotWeightsPlan):
+            if n == len(block) - 1 and not isinstance(plan, DotWeightsPlan):
                 following = even_share(windows, following)
-                if n == len(block) - 1 and following > DEPTH:
+                if following > DEPTH:
                     following = _whole_steps(windows, following, block[n])
             if prod(block) // block[n] * following > MOST_WINDOWS:
                 break
