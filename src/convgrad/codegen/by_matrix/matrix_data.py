@@ -7,10 +7,11 @@ from dataclasses import replace
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
-from convgrad.codegen.copies.paired_copies import PAIR, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy, moves_pairs, paired_copy
 from convgrad.codegen.copies.paired_weights import PairedPanel
 from convgrad.codegen.copies.split_weights import SplitPanel
 from convgrad.codegen.copies.splitting import Pieces
+from convgrad.codegen.copies.turned_windows import TurnedWindows
 from convgrad.codegen.copies.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.codegen.general.watched import WatchedStages
 from convgrad.codegen.ir import Builder
@@ -227,11 +228,10 @@ class MatrixStages(WatchedStages):
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
         unit = plan.channel_unit
         copy = paired_copy(self.isa, plan.problem.dtype, self.watch, self.room, stride)
-        dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
         whole = b.floor_div(channels, unit)
         if plan.in_channels >= unit:
-            blocks = Dim(whole, unit * stride, block // PAIR)
-            copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
+            self._turn_blocks(b, tensor, packed, [*dims, Dim(whole, unit * stride, block)], copy)
+        dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
         rest = plan.in_channels % unit
         if rest:
             source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
@@ -242,6 +242,25 @@ class MatrixStages(WatchedStages):
                 return
             with b.when(b.compare("ne", b.mul(whole, unit), channels)):
                 copy.emit_odd(b, source, target, dims, rest, stride)
+
+    def _turn_blocks(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], copy: PairedCopy) -> None:
+        """Whole blocks of channels."""
+        p, unit, stride = self.plan.problem, self.plan.channel_unit, self.in_strides[2]
+        numbers = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16")
+        squares, run = TurnedWindows(copy, numbers), Dim(unit, stride, 1)
+        dims = numbers.merged(b, dims)
+        rows = next((dim for dim in dims if dim.src == 1), None)
+        others = [dim for dim in dims if dim is not rows]
+
+        def paired(tensor: Value, packed: Value, dims: list[Dim]) -> None:
+            words = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
+            copy.emit(b, tensor, packed, [*words, Dim(unit // PAIR, PAIR * stride, 1)])
+
+        if rows is not None and stride != 1 and squares.takes(rows, run):
+            outer = numbers.in_order(others)
+            squares.emit(b, tensor, packed, outer, rows, run, lambda src, dst: paired(src, dst, [rows]))
+        else:
+            paired(tensor, packed, dims)
 
 
 def _with_run(dims: list[Dim], channel_step: int) -> list[Dim]:

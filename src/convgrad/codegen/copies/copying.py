@@ -8,7 +8,7 @@ its ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeGuard
@@ -31,7 +31,8 @@ LEAST_RUN = 4  # numbers of a run for which that is worth while
 class Copy:
     """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding.
 
-    With `pieces`, dst holds bf16 and gets the pieces of every number.
+    With `pieces`, dst holds bf16 and gets the pieces of every number. Of `ordinary` numbers none is denormal, and what
+    becomes of a NaN does not matter: the processor may round them in its own way.
     """
 
     isa: Isa
@@ -40,8 +41,8 @@ class Copy:
     dst_dtype: str
     accumulate: bool = False
     pieces: Pieces | None = None
+    ordinary: bool = False
     past_caches: bool = False  # whole lines of dst go to memory at once; see `Isa.end_streams`
-    ordinary: bool = False  # no number is denormal or NaN: the processor rounds them as integers do
     source_order: bool = False  # visit src from one end to the other, rather than dst
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:
@@ -130,6 +131,10 @@ class Copy:
         """Whether two vectors of sums become one of bf16 by one instruction."""
         sums = self.ordinary and self.stores_together and self.isa.bfloat
         return sums and self.src_dtype == self.compute == "f32"
+
+    def store_runs(self, b: Builder, runs: Iterable[Run]) -> None:
+        """Round and store several vectors."""
+        (store_ordinary if self.ordinary else store_exactly)(b, self.isa, self.dst_dtype, runs)
 
     @property
     def streams(self) -> bool:
@@ -237,8 +242,7 @@ class Copy:
         def two(i: Index, _: object) -> None:
             places = (b.add(i, n * lanes) for n in range(2))
             values = [self.isa.load(b, self.src_dtype, self.src_at(b, src, place), lanes) for place in places]
-            store_both = store_ordinary if self.rounds_by_processor else store_exactly
-            store_both(b, self.isa, self.dst_dtype, [Run(values, self.dst_at(b, dst, i))])
+            self.store_runs(b, [Run(values, self.dst_at(b, dst, i))])
 
         def all_whole() -> None:
             pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes) if self.stores_together else 0

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from convgrad.codegen.copies.squares import Square, Squares
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value, index, vector_of
+from convgrad.codegen.ir_module import Value, index
 from convgrad.codegen.isa import x86
-from convgrad.codegen.isa.base import STORAGE, assembled
 from convgrad.codegen.isa.conversions import bfloats_of_two
 
 ROWS_TOGETHER = 2  # in a vector
@@ -88,10 +87,7 @@ class RoundedSquares(Squares):
 
     def _turned(self, b: Builder, pairs: list[Value]) -> list[Value]:
         """Columns."""
-        words = self.copy.isa.vector("f32")
-        rows = [b.cast("bitcast", pair, words) for pair in pairs]
-        columns = assembled(b, words, x86.turn_words(), "", rows, " memory(none)")
-        return [b.cast("bitcast", column, vector_of(self.height, STORAGE["bf16"])) for column in columns]
+        return self.copy.isa.transpose_words(b, pairs)
 
     def _store_columns(self, b: Builder, square: Square, columns: list[Value]) -> None:
         for j, column in enumerate(columns):

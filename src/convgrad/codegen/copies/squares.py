@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.outputs.results import Run, store_exactly
+from convgrad.codegen.outputs.results import Run
 
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
@@ -137,6 +137,7 @@ class Squares:
         """
         copy, lanes = self.copy, self.lanes
         how = "added" if copy.accumulate else "streamed" if copy.streams else "stored"
+        how += ".ordinary" if copy.ordinary else ""
         name = f"turn.{copy.compute}.{copy.src_dtype}.{copy.dst_dtype}.{how}.{'full' if full else 'any'}"
         name += f".{skip}" if skip > 1 else ""
         name += "".join(f".{side}.{n}" for side, n in zip(("rows", "columns"), few, strict=True) if n)
@@ -288,8 +289,7 @@ class Squares:
 
         def store() -> None:
             if copy.stores_together:
-                runs = (Run([value], line) for value, line in zip(values, lines, strict=True))
-                store_exactly(b, copy.isa, copy.dst_dtype, runs)
+                copy.store_runs(b, (Run([value], line) for value, line in zip(values, lines, strict=True)))
                 return
             for value, line in zip(values, lines, strict=True):
                 copy.store(b, value, line)

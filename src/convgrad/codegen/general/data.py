@@ -43,11 +43,6 @@ class DataStages(InputSlab, Panels):
         self.ahead: DataAhead | None = None  # of the task that is being written
 
     @property
-    def ordinary(self) -> bool:
-        """Whether no result is denormal or NaN, or all of them are written again."""
-        return False
-
-    @property
     def slab_bytes(self) -> int:
         """Of the packed input of a task."""
         return 0 if self.plan.reads_in_place else round64(self.plan.packed_bytes * self.plan.slab_size)
@@ -233,7 +228,7 @@ class DataStages(InputSlab, Panels):
         dims += [Dim(n, src * channel_step, dst) for n, src, dst in lane_dims(plan, block, b, *steps)]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
-            accumulate=p.accumulate, past_caches=plan.past_caches, ordinary=self.ordinary,
+            accumulate=p.accumulate, past_caches=plan.past_caches, ordinary=plan.ordinary_sums,
         )  # fmt: skip
         output = b.at(at.of(self.output), target, STORAGE[p.out_dtype])
         if plan.pixels and plan.axes[-1].out_step > 1:

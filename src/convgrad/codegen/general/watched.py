@@ -31,11 +31,6 @@ class WatchedStages(DataStages):
         """Whether numbers are bf16 that stay as they are, two by two."""
         return True
 
-    @property
-    def ordinary(self) -> bool:
-        """Of products that were looked at."""
-        return self.plan.watch and self.plan.problem.dtype == "bf16"
-
     def _new_watch(self, b: Builder) -> Watch | None:
         return Watch(b, self.plan.lanes, bf16=self.watches_pairs) if self.verdict else None
 

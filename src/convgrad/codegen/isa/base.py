@@ -259,7 +259,11 @@ class Isa:
         bases = [b.at(address, b.mul(i, step), kind) for i in range(0, lanes, 4)]
         steps = [index(b.mul(step, times * BYTES[compute])) for times in (1, 3)]
         code = x86.turn_from_memory(lanes, self.vector_bytes)
-        return assembled(b, self.vector(compute), code, "sideeffect ", [*bases, *steps], "")
+        return _assembled(b, self.vector(compute), code, "sideeffect ", [*bases, *steps], "")
+
+    def transpose_words(self, b: Builder, rows: list[Value]) -> list[Value]:
+        """The columns, of 32 words, of sixteen vectors in which rows lie as `x86.turn_words` has them."""
+        return _assembled(b, rows[0].type, x86.turn_words(), "", rows, " memory(none)")
 
     def transpose(self, b: Builder, rows: list[Value]) -> list[Value]:
         """Row i, lane j becomes row j, lane i; as many rows as lanes, a power of two.
@@ -269,7 +273,7 @@ class Isa:
         """
         lanes = len(rows)
         if self.assembly and rows[lanes // 2].text != "zeroinitializer":
-            return assembled(b, rows[0].type, x86.turn(lanes, self.vector_bytes), "", rows, " memory(none)")
+            return _assembled(b, rows[0].type, x86.turn(lanes, self.vector_bytes), "", rows, " memory(none)")
         half = lanes // 2
         while half:
             low = [j if not j & half else lanes + j - half for j in range(lanes)]
@@ -290,7 +294,7 @@ def shuffle(b: Builder, x: Value, y: Value, lanes: list[int]) -> Value:
     return b.emit(vector_of(len(lanes), kind), f"shufflevector {x}, {y}, <{len(lanes)} x i32> <{mask}>")
 
 
-def assembled(
+def _assembled(
     b: Builder, row: str, code: x86.Assembly, effects: str, operands: Sequence[Value], after: str
 ) -> list[Value]:
     """Vectors like `row` that a piece of assembly makes, in its order."""

@@ -86,11 +86,10 @@ def turn_words() -> Assembly:
     Vector i holds row `first_row(i)`, and the row eight further.
     """
     rounds = _Rounds(16, WIDEST)
-    for unit, kind in ((1, "wd"), (2, "dq"), (4, "qdq")):
-        rounds.exchange(unit, f"vpunpckl{kind}", f"vpunpckh{kind}")
+    for step in (4, 2, 1):
+        rounds.exchange(step, "vpunpcklwd", "vpunpckhwd")
     rounds.exchange(8, *_PARTS[WIDEST])
-    columns = [sum(place for bit, place in enumerate((4, 2, 1, 8)) if i >> bit & 1) for i in range(16)]
-    return rounds.done(columns, [str(i) for i in range(16)])
+    return rounds.done(list(range(16)), [str(i) for i in range(16)])
 
 
 def first_row(i: int) -> int:

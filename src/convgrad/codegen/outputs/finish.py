@@ -48,7 +48,9 @@ def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
     bundle, block, share = b.split(task, plan.finish_grid)
     first = b.mul(share, plan.finish_rows)
-    rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
+    rows: Index = plan.finish_rows
+    if not plan.finishes_evenly:
+        rows = b.minimum(b.sub(plan.row_count, first), rows)
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
     sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), ARITHMETIC[plan.compute])
     write_rows(plan, b, at, sums, bundle, block, first, rows, chunks=plan.chunks)
@@ -72,7 +74,7 @@ def write_rows(
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
     first_lane: Index = 0
     of_run = isinstance(plan, RunWeightsPlan)  # whose lanes are the taps of the innermost axis, too
-    taps, step = [], plan.sum_rows * plan.width
+    taps, (step, of_row) = [], plan.sum_steps
     for extent, stride in [*zip(p.taps, p.w_strides[3:], strict=True)][-2 if of_run else -1 :: -1]:
         taps.append(Dim(extent, step, stride))
         step *= extent
@@ -83,7 +85,9 @@ def write_rows(
     elif of_run:
         lanes = [Dim(p.taps[-1], plan.lane_count, p.w_strides[-1]), Dim(plan.lane_count, 1, lane_step)]
     else:
-        count = b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width)
+        count: Index = plan.width
+        if plan.lane_count % plan.width:
+            count = b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width)
         lanes = [Dim(count, 1, lane_step)]
         if plan.lanes_in_place:  # the last block begins early
             first_lane = b.sub(plan.width, count)
@@ -91,9 +95,12 @@ def write_rows(
         [(first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
     )  # fmt: skip
     target = b.at(at.w, origin, STORAGE[p.out_dtype])
-    of_rows = (Dim(rows, plan.width, row_step), plan.finish_rows)
+    of_rows = (Dim(rows, of_row, row_step), plan.finish_rows)
 
     def unpack(target: Value, lanes: list[Dim], first_lane: Index) -> None:
+        if plan.taps_inside:
+            weights_copy(plan).emit(b, sums, target, [*lanes, of_rows[0], *taps])
+            return
         unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
 
     if not (isinstance(plan, GroupWeightsPlan) and plan.lanes % plan.lane_count):
@@ -153,10 +160,9 @@ def write_added(
 def weights_copy(plan: WeightsPlan) -> Copy:
     """From sums to weights."""
     p = plan.problem
-    watched = plan.ON_UNITS and p.dtype == "bf16" and getattr(plan, "watch", False)  # no sum is denormal or NaN
     return Copy(
         isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
-        accumulate=p.accumulate, ordinary=watched,
+        accumulate=p.accumulate, ordinary=plan.ordinary_sums,
     )  # fmt: skip
 
 

@@ -45,7 +45,8 @@ class OwnSums:
             return self.sums
         which = 0 if plan.in_turn else b.sub(lane_block, self.first_block)
         place = b.sub(row, self.row)
-        offset = b.dot([(which, plan.sum_block), (tap, plan.sum_rows * plan.width), (place, plan.width)])
+        of_tap, of_row = plan.sum_steps
+        offset = b.dot([(which, plan.sum_block), (tap, of_tap), (place, of_row)])
         return b.at(self.sums, offset, ARITHMETIC[plan.compute])
 
     def before(self, b: Builder, place: Value) -> list[Value]:
@@ -124,9 +125,18 @@ class OwnSums:
 
         def of_block(lane_block: Index, _: object) -> None:
             def of_rows(row: Index, _: object) -> None:
-                rows = b.minimum(b.sub(last, row), plan.finish_rows)
-                sums = self.place(b, lane_block, 0, row)
-                write_rows(plan, b, self.at, sums, self.bundle, lane_block, b.add(self.first_row, row), rows)
+                sums, channel = self.place(b, lane_block, 0, row), b.add(self.first_row, row)
+
+                def write(rows: Index) -> None:
+                    write_rows(plan, b, self.at, sums, self.bundle, lane_block, channel, rows)
+
+                many, rest = plan.finish_rows, b.minimum(b.sub(last, row), plan.finish_rows)
+                if plan.finishes_evenly:
+                    write(many)
+                elif plan.taps_inside:
+                    b.either(b.compare("eq", rest, many), lambda: write(many), lambda: write(rest))
+                else:
+                    write(rest)
 
             b.loop(first, last, of_rows, step=plan.finish_rows, name="row")
 

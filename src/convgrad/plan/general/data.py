@@ -76,6 +76,12 @@ class DataPlan(DataSlab):
 
     # --- results
 
+    @property
+    def ordinary_sums(self) -> bool:
+        """Whether results are bf16 of which none is denormal, since units watch for data that would make some."""
+        p = self.problem
+        return self.ON_UNITS and p.dtype == p.out_dtype == "bf16" and not p.accumulate
+
     def span(self, n: int) -> int:
         """Outputs of every phase that a tile covers on axis n."""
         return min(self.tile[n], *(phase.count for phase in self.axes[n].phases))
