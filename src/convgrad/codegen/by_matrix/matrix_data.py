@@ -24,7 +24,9 @@ from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
+from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
+from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
 
 PAIRS_AHEAD, FAR_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
@@ -244,7 +246,7 @@ class MatrixStages(WatchedStages):
                 copy.emit_odd(b, source, target, dims, rest, stride)
 
     def _turn_blocks(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], copy: PairedCopy) -> None:
-        """Whole blocks of channels."""
+        """Whole blocks of channels; by whole lines, each met once, where those of all channels share a set of L1."""
         p, unit, stride = self.plan.problem, self.plan.channel_unit, self.in_strides[2]
         numbers = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16")
         squares, run = TurnedWindows(copy, numbers), Dim(unit, stride, 1)
@@ -256,7 +258,8 @@ class MatrixStages(WatchedStages):
             words = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
             copy.emit(b, tensor, packed, [*words, Dim(unit // PAIR, PAIR * stride, 1)])
 
-        if rows is not None and stride != 1 and squares.takes(rows, run):
+        apart = stride * SIZES[p.dtype] % SETS_BYTES > 0
+        if rows is not None and stride != 1 and apart and squares.takes(rows, run):
             outer = numbers.in_order(others)
             squares.emit(b, tensor, packed, outer, rows, run, lambda src, dst: paired(src, dst, [rows]))
         else:

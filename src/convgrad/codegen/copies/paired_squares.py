@@ -46,8 +46,10 @@ class PairedSquares(Squares):
             before = b.select(b.compare("sge", extent, LONG), index(before), index(0))
         return b.sub(0, before)
 
-    def _first(self, b: Builder, j: Index) -> Index:
-        return b.maximum(j, 0)
+    def _first(self, b: Builder, j: Index, extent: Index) -> Index:
+        j = b.maximum(j, 0)
+        # the last square of whole squares, too: they are cut elsewhere than where the run begins
+        return b.minimum(j, extent - self.breadth) if isinstance(extent, int) and extent >= LONG else j
 
     def _one(self, b: Builder, square: Square) -> None:
         if isinstance(square.columns, int):

@@ -81,7 +81,7 @@ class Squares:
             b.loop(start, along.extent, lambda j, _: tile(i, j, rows), step=self.breadth, name="along")
 
         def tile(i: Index, j: Index, rows: Index) -> None:
-            j, columns = self._at(b, self._first(b, j), along.extent, self.breadth)
+            j, columns = self._at(b, self._first(b, j, along.extent), along.extent, self.breadth)
             source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
             target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
             self._one(b, Square(source, target, across.src, along.dst, rows, columns, along.src))
@@ -92,8 +92,8 @@ class Squares:
         """Where the first square would begin, had it nothing before it."""
         return 0
 
-    def _first(self, b: Builder, j: Index) -> Index:
-        """Where a square begins that would begin at j."""
+    def _first(self, b: Builder, j: Index, extent: Index) -> Index:
+        """Where a square begins that would begin at j, of a run of that extent."""
         return j
 
     def _at(self, b: Builder, start: Index, extent: Index, lanes: int) -> tuple[Index, Index]:
