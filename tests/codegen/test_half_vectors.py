@@ -11,10 +11,11 @@ from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, run_here
 from codegen.random_problems import check_plan
 from convgrad.codegen import isa as instruction_sets
-from convgrad.codegen.loops.half_vectors import dot_halves, lane_columns, row_columns, weights_halves
+from convgrad.codegen.loops.half_vectors import lane_columns, row_columns, weights_columns
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
@@ -55,6 +56,32 @@ WEIGHTS = {
     "lanes of x": image(W, (40, 26), 12, layout="NXC"),
     "f64": image(W, (37, 20), 12, layout="NXC", **F64),
 }
+LAST_LANES = {  # of several blocks, which are fewer: a problem, and what its plan is to be
+    "packed": (image(W, (13, 88), 12, layout="NCX"), dict(lane_side="y", vectors=4, tile_taps=1, row_channels=6)),
+    "in place": (image(W, (13, 76), 12, 1, layout="NXC"), dict(lane_side="y", vectors=3, row_channels=6, chunks=1,
+                                                               rows_in_place=True, lanes_in_place=True)),
+    "whole vectors in place": (image(W, (13, 96), 12, layout="NXC"), dict(lane_side="y", vectors=4, tile_taps=3,
+                               row_channels=2, chunks=2, rows_in_place=False, lanes_in_place=True)),
+    "half of a vector more, in place": (image(W, (13, 40), 9, layout="NXC"), dict(lane_side="y", vectors=2, chunks=1,
+                                                                  tile_taps=1, row_channels=5, rows_in_place=False,
+                                                                  lanes_in_place=True)),
+    "columns of taps": (image(W, (72, 13), 12, layout="NXC"), dict(lane_side="x", vectors=2, tile_taps=3, chunks=1,
+                                            row_channels=3, rows_in_place=False, lanes_in_place=True, lane_shares=2)),
+    "of a task of its own, added": (image(W, (9, 72), 12, layout="NXC", accumulate=True),
+                                    dict(lane_side="y", vectors=4, tile_taps=1, row_channels=5, lane_shares=2)),
+    "f64": (image(W, (37, 20), 12, layout="NXC", **F64), dict(lane_side="y", vectors=2, tile_taps=1, row_channels=5)),
+    "from bf16 to bf16": (image(W, (13, 40), 12, layout="NXC", **BF16), dict(lane_side="y", vectors=2, chunks=1,
+                                                            tile_taps=1, row_channels=5, rows_in_place=False,
+                                                            lanes_in_place=True)),
+}  # fmt: skip
+LAST_ROWS = {  # of which there are fewer than in other tiles: a problem, and what its plan is to be
+    "packed, of several tasks": (image(W, (13, 20), 9, layout="NCX"), dict(lane_side="y", vectors=2, row_channels=5,
+                                                           tile_taps=1, row_shares=2, chunks=2, rows_in_place=False)),
+    "in place, weights at once": (image(W, (13, 20), 9, layout="NXC"), dict(lane_side="y", vectors=1, row_channels=4,
+                                                         tile_taps=3, row_shares=2, chunks=1, rows_in_place=True)),
+    "below columns of taps": (image(W, (20, 13), 9, layout="NCX", accumulate=True),
+                              dict(lane_side="x", vectors=1, row_channels=3, tile_taps=3, rows_in_place=True)),
+}  # fmt: skip
 
 
 def wanted_plan(problem, kind, isa="avx512", **fields):
@@ -69,6 +96,12 @@ def checked(plan):
     """Exact, at either guard page."""
     for low in (False, True):
         check_plan(plan.problem, plan, machine_for(plan.isa), low=low)
+
+
+def weights_halves(plan):
+    """Of the last block of lanes, which is the only one."""
+    assert plan.lane_blocks == 1
+    return weights_columns(plan, last=True)[1]
 
 
 def sums_of_halves(plan):
@@ -104,20 +137,76 @@ def test_weights(problem):
     checked(plan)
 
 
+@pytest.mark.parametrize("name", LAST_LANES)
+def test_last_lanes_of_weights(name):
+    problem, fields = LAST_LANES[name]
+    plan = replace(wanted_plan(problem, WeightsPlan, spread=False), **{"row_shares": 1, **fields})
+    assert plan.lane_blocks > 1
+    every, last = (weights_columns(plan, last=last) for last in (False, True))
+    assert last != every
+    unit = plan.lanes // (2 if problem.out_dtype == plan.compute else 1)  # rounded results are stored by whole vectors
+    wanted = -(-(plan.lane_count % plan.width) // unit) * unit
+    assert len(last[0]) * plan.lanes - len(last[1]) * plan.lanes // 2 == wanted
+    checked(plan)
+
+
+@pytest.mark.parametrize("name", LAST_ROWS)
+def test_last_rows_of_weights(name):
+    problem, fields = LAST_ROWS[name]
+    plan = replace(wanted_plan(problem, WeightsPlan, spread=False), **{"row_shares": 1, **fields})
+    assert 0 < plan.rest_rows < plan.row_channels < plan.row_count
+    checked(plan)
+
+
+def of_the_last(plan):
+    """Of a block of lanes."""
+    return lane_columns(plan, last=True)[1]
+
+
+def of_the_last_alone(plan):
+    """Where others compute all else of such a block."""
+    assert plan.writes_in_place
+    assert lane_columns(plan, last=True) == ((plan.width - plan.lanes // 2,), frozenset({0}))
+    return of_the_last(plan)
+
+
 @pytest.mark.parametrize("isa", [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")])
 @pytest.mark.parametrize(
     ("problem", "kind", "halves"),
     [
-        (image(Y, (20, 24), 10, layout="NXC", **BF16), DotDataPlan, dot_halves),
-        (image(X, (40, 20), 10, layout="NCX", **BF16), DotDataPlan, dot_halves),
+        (image(Y, (20, 24), 10, layout="NXC", **BF16), DotDataPlan, of_the_last),
+        (image(X, (40, 20), 10, layout="NCX", **BF16), DotDataPlan, of_the_last),
+        (image(Y, (20, 53), 12, layout="NXC", bias=True, **BF16), DotDataPlan, of_the_last),
+        (image(Y, (20, 164), 12, layout="NXC", **BF16), DotDataPlan, of_the_last_alone),
+        (image(X, (37, 20), 12, layout="NCX", **BF16), DotDataPlan, of_the_last),
+        (image(Y, (3, 40), 12, layout="NXC", **BF16), DotRunPlan, of_the_last),
         (image(W, (20, 24), 10, layout="NXC", **BF16), DotWeightsPlan, weights_halves),
     ],
-    ids=["windows", "images", "weights"],
+    ids=[
+        "windows",
+        "images",
+        "the last of several, in place",
+        "alone, in place",
+        "the last, copied",
+        "runs",
+        "weights",
+    ],
 )
 def test_dot_products(problem, kind, halves, isa):
     plan = wanted_plan(problem, kind, isa)
     assert halves(plan)
     checked(plan)
+
+
+@pytest.mark.skipif("avx512_bf16" not in HOST_ISAS, reason="the processor has no dot products")
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+def test_bits_of_dot_products_are_those_of_whole_vectors(layout, monkeypatch):
+    plan = wanted_plan(image(Y, (20, 53), 12, layout=layout, **BF16), DotDataPlan, "avx512_bf16")
+    halved, code = bits(plan), lower(plan).ir
+    whole = replace(instruction_sets.ISAS["avx512_bf16"], halves=False)
+    monkeypatch.setitem(instruction_sets.ISAS, "avx512_bf16", whole)
+    assert lower(plan).ir != code
+    assert bits(plan) == halved
 
 
 @pytest.mark.parametrize("half_empty", [7, 8])

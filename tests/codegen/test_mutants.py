@@ -132,8 +132,8 @@ def tile_without_its_last(plain, self, rows, columns):
     return plain(self, max(1, rows - 1), columns)
 
 
-def rows_that_go_on(plain, self, row):
-    return self.b.mul(row, self.plan.row_slab[1])
+def a_row_less(plain, sweep, rows):
+    plain(sweep, rows if rows == sweep.plan.row_channels else max(1, rows - 1))
 
 
 def one_task_less(plain, module, symbol, tasks, *others):
@@ -246,8 +246,8 @@ MUTANTS = {
     "tiles of weights are written whole": Mutant(
         OwnSums, "_whole", nothing, PACKED
     ),
-    "the last tile of rows in place goes on beyond them": Mutant(
-        WindowSweep, "row_at", rows_that_go_on, NAMED["weights, row channels in place"]
+    "the last tile of rows leaves one out": Mutant(
+        WindowSweep, "_with_tile", a_row_less, NAMED["weights, row channels in place"]
     ),
     "sums that a task has kept are not written": Mutant(
         OwnSums, "finish", nothing, NAMED["weights, kept by a task through several blocks"]

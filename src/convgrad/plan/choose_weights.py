@@ -32,9 +32,13 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
-MANY_MORE = 16  # times as many numbers as the other side has: transposing them waits for memory
+MANY_MORE = (
+    4,
+    16,
+)  # times as many numbers as the other side has, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 EVEN = 1.15  # times the sums
+WIDENED = 1.25  # times the cycles of numbers that units would take as they are
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
 
@@ -46,7 +50,10 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     by_dots = [*plane_dots_candidates(problem, machine, by_planes[0][1])] if by_planes else []
-    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *by_dots, *_on_units(problem, machine)]
+    on_units = _on_units(problem, machine)
+    if on_units and problem.groups == 1:
+        by_vectors = [(WIDENED * cycles if type(plan) is WeightsPlan else cycles, plan) for cycles, plan in by_vectors]
+    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *by_dots, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
 
@@ -123,7 +130,9 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
     lanes_first = {name: abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy"}
     sides: list[tuple[float, float, WeightsPlan]] = []
     for side, rows, across, other in (("y", p.x_channels, p.y_channels, "x"), ("x", p.y_channels, p.x_channels, "y")):
-        shape = best_row_tile(rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y")
+        shape = best_row_tile(
+            rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y", ends_early=True
+        )
         lane_step, row_step = (abs(p.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
         cycles = window_rows * shape.cycles + cost + (0.0 if lane_step == 1 else elements["w"] * TURN)
@@ -131,7 +140,8 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
-        many = not lanes_first[side] and elements[side] >= MANY_MORE * elements[other]
+        times = min(MANY_MORE[0] * prod(p.taps), MANY_MORE[1])
+        many = not lanes_first[side] and elements[side] >= times * elements[other]
         scattered = SCATTERED * elements["w"] if lane_step > row_step > 1 else 0.0
         more = (TURN_AGAIN * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
         sides.append((cycles + more, cycles, along))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from convgrad.plan.tiles import FAR, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, NUMBER, VECTOR, cuts, most_rows
 from convgrad.plan.window_axes import WindowAxis
@@ -27,9 +28,11 @@ class RowTile:
 
 def best_row_tile(
     rows: int, axis: WindowAxis, lane_channels: int, lanes: int, registers: int, *, rows_shift: bool,
-    a_vector: bool = False,
+    a_vector: bool = False, ends_early: bool = False,
 ) -> RowTile:  # fmt: skip
     """The cheapest tile for so many row and lane channels; taps multiply the rows where these shift, else columns.
+
+    `ends_early`, the last block of lanes and the last rows have no vectors and rows that nobody wants.
 
     A tile holds a divisor of the taps; where x is met by some of them, these alone are summed. With `a_vector` rows are
     vectors, else numbers, and taps beside x are products with zeros.
@@ -45,19 +48,23 @@ def best_row_tile(
     for vectors in range(1, MOST_VECTORS + 1):
         if vectors > 1 and (vectors - 1) * lanes >= lane_channels:
             break
-        blocks = -(-lane_channels // (vectors * lanes))
+        blocks, rest = divmod(-(-lane_channels // lanes), vectors)
+        if not ends_early:
+            blocks, rest = blocks + bool(rest), 0
         for together, meeting in ways:
             columns = vectors if rows_shift else vectors * together
             most = most_rows(registers, columns) // (together if rows_shift else 1)
             for channels in cuts(rows, most):
-                pieces = -(-rows // channels)
+                pieces, left = divmod(rows, channels) if ends_early else (-(-rows // channels), 0)
                 cycles = 0.0
                 for met, windows in meeting.items():
-                    step = step_cycles(
-                        channels * (met if rows_shift else 1), vectors * (1 if rows_shift else met), a_vector=a_vector
-                    )
-                    streams = 0.0 if columns == 1 and not a_vector else STREAM * channels
-                    cycles += pieces * blocks * windows * (step + streams + STEP)
+                    rows_met, columns_met = (met, 1) if rows_shift else (1, met)
+                    for (many, size), (tiles, of) in product(
+                        ((pieces, channels), (bool(left), left)), ((blocks, vectors), (bool(rest), rest))
+                    ):
+                        step = step_cycles(size * rows_met, of * columns_met, a_vector=a_vector)
+                        streams = 0.0 if columns == 1 and not a_vector else STREAM * size
+                        cycles += many * tiles * windows * (step + streams + STEP)
                 if best is None or cycles < best.cycles:
                     best = RowTile(channels, together, vectors, cycles)
     assert best is not None

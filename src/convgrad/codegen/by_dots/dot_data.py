@@ -10,10 +10,9 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS
-from convgrad.codegen.loops.half_vectors import dot_halves
 from convgrad.codegen.loops.sweep import Sweep, bytes_ahead
 from convgrad.codegen.loops.tap_sums import Spot
-from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
+from convgrad.codegen.microkernels.dots import DotTile, Steps
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dots import LANES, PAIR, DotDataPlan
@@ -37,7 +36,9 @@ class DotSweep(Sweep):
         """The sums of a tile, past the caches where they are whole lines."""
         b, tile = self.b, self.tile
         if dtype == "bf16" and self.plan.watch:  # no sum is denormal, or the fallback writes all again
-            numbers = dots.narrowed(b, sums)  # here, since LLVM would make one of two stores of what each narrows
+            numbers = dots.narrowed(
+                b, sums, tile.c_columns
+            )  # here, since LLVM would make one of two stores of what each narrows
 
             def put(store: Callable[..., None], *more: int) -> None:
                 for row, lane, value in numbers:
@@ -54,9 +55,14 @@ class DotSweep(Sweep):
     def _dots(self) -> DotTile:
         plan = self.plan
         return DotTile(
-            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=columns_of(plan.width, LANES * plan.channel_unit),
-            b_step=PAIR * LANES, ahead=bytes_ahead(plan), halves=dot_halves(plan),
+            unit=DOT_UNITS[plan.isa](), rows=self.tile.rows, columns=self._columns(), b_step=PAIR * LANES,
+            ahead=bytes_ahead(plan), halves=self.halves,
         )  # fmt: skip
+
+    def _columns(self) -> list[int]:
+        """Where the vectors of a block of lanes begin in a panel: sixteen lanes after the other."""
+        step = LANES * self.plan.channel_unit
+        return [lane // LANES * step + lane % LANES * PAIR for lane in self.vectors]
 
     def _steps(self) -> list[Steps]:
         """Blocks of input channels, and what is left of one."""
@@ -74,6 +80,11 @@ class DotStages(MatrixStages):
     """Both stages of a DotDataPlan."""
 
     sweep = DotSweep
+
+    @property
+    def zeroes_rest(self) -> bool:
+        """Not of pairs: none is multiplied that there is not."""
+        return not self._pairs and super().zeroes_rest
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """Nothing has to be begun."""

@@ -10,7 +10,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index
 from convgrad.codegen.microkernels.dots import DotTile, Steps
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.plan.by_dots.dots import LANES, PAIR
+from convgrad.plan.by_dots.dots import PAIR
 from convgrad.plan.by_matrix.runs import DotRunPlan
 
 
@@ -24,8 +24,11 @@ class DotRunSweep(DotSweep):
         self.taps.strides = strides_of_taps(plan)
 
     def _dots(self) -> DotTile:
-        columns = range(0, PAIR * self.plan.width, PAIR * LANES)
-        return replace(super()._dots(), columns=columns, b_step=PAIR * self.plan.width, in_place=True)
+        return replace(super()._dots(), b_step=PAIR * self.plan.width, in_place=True)
+
+    def _columns(self) -> list[int]:
+        """All lanes of a pair, then those of the next."""
+        return [PAIR * lane for lane in self.vectors]
 
     def _steps(self) -> list[Steps]:
         """One."""

@@ -8,7 +8,7 @@ from convgrad.codegen.by_matrix.matrix_weights import MatrixSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.dots import DOT_UNITS
-from convgrad.codegen.loops.half_vectors import weights_halves
+from convgrad.codegen.loops.half_vectors import weights_columns
 from convgrad.codegen.loops.weights_ahead import MOST_LINES, WeightsAhead
 from convgrad.codegen.microkernels.dots import DotTile, Steps, columns_of
 from convgrad.codegen.microkernels.reduction import Reduction
@@ -31,9 +31,10 @@ class DotSums(MatrixSums):
     ) -> None:
         """To the sums of one block of lanes, one tap and one register tile."""
         plan = self.plan
+        _, halves = weights_columns(plan, last=plan.lane_blocks == 1)
         dots = DotTile(
             unit=DOT_UNITS[plan.isa](), rows=plan.row_places,
-            columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width, halves=weights_halves(plan),
+            columns=columns_of(plan.width, PAIR * LANES), b_step=PAIR * plan.width, halves=halves,
         )  # fmt: skip
         *outer, windows = _paced(reductions, (*plan.outer_block, plan.steps_of_row))
         steps = [Steps(windows, plan.depth_unit // PAIR)]

@@ -142,9 +142,11 @@ class FarPairSums(SumsStage):
 
     # --- arithmetic
 
-    def _tile(self) -> Tile:
+    def part_tile(self, *, last: bool, rows: int) -> Tile:
+        """Of dot products."""
+
         def adds(b: Builder, x: Value, y: Value, total: Value) -> Value:
             words = vector_of(lanes_of(total), "i32")
             return self.unit.multiply_add(b, b.cast("bitcast", x, words), b.cast("bitcast", y, words), total)
 
-        return replace(super()._tile(), adds=adds)
+        return replace(super().part_tile(last=last, rows=rows), adds=adds)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
-from convgrad.codegen.copies.paired_copies import PAIR, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy, moves_pairs, paired_copy
 from convgrad.codegen.copies.paired_weights import PairedPanel
 from convgrad.codegen.copies.split_weights import SplitPanel
 from convgrad.codegen.copies.splitting import Pieces
+from convgrad.codegen.copies.turned_windows import TurnedWindows
 from convgrad.codegen.copies.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.codegen.general.watched import WatchedStages
 from convgrad.codegen.ir import Builder
@@ -23,7 +24,9 @@ from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
+from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
+from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
 
 PAIRS_AHEAD, FAR_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
@@ -74,7 +77,7 @@ class MatrixStages(WatchedStages):
 
     @property
     def _pairs(self) -> bool:
-        """Whether numbers are moved two by two: their channels come in pairs."""
+        """Whether numbers are moved two by two: channels are pairs, but for an odd one, which is with zeros."""
         return self.plan.packs_pairs
 
     @property
@@ -163,11 +166,19 @@ class MatrixStages(WatchedStages):
             ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))
+        if plan.in_channels % PAIR:
+            with b.when(b.compare("ne", b.sub(count, b.mul(b.floor_div(count, PAIR), PAIR)), 0)):
+                panel.emit_odd(b, source, target, (many, lane_step), (count, step))
+
+    @property
+    def zeroes_rest(self) -> bool:
+        """Whether a last block of channels that is not whole is zero before numbers come."""
+        return self.plan.in_channels % self.plan.channel_unit > 0
 
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
-        unit = self.plan.channel_unit
-        if self.plan.in_channels % unit:
+        if self.zeroes_rest:
+            unit = self.plan.channel_unit
             last, block = b.floor_div(b.sub(channels, 1), unit), self.plan.slab_strides[1]
             emit_zero(b, self.isa, "f32", b.at(slab, b.mul(last, block), "i16"), block // 2)  # two pieces per f32
 
@@ -182,7 +193,7 @@ class MatrixStages(WatchedStages):
         def piece(n: Index, _: object) -> None:
             emit_zero_outside(b, self.isa, "f32", b.at(slab, b.mul(n, plan.piece_step), "i16"), doubled)
 
-        count = last if plan.in_channels % plan.channel_unit else b.add(last, 1)
+        count = last if self.zeroes_rest else b.add(last, 1)
         b.loop(0, b.mul(count, plan.pieces), piece, name="piece")
 
     def copy_slab(self, b: Builder, copy: Copy, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
@@ -219,15 +230,40 @@ class MatrixStages(WatchedStages):
         plan, stride, block = self.plan, self.in_strides[2], self.plan.slab_strides[1]
         unit = plan.channel_unit
         copy = paired_copy(self.isa, plan.problem.dtype, self.watch, self.room, stride)
-        dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
         whole = b.floor_div(channels, unit)
         if plan.in_channels >= unit:
-            blocks = Dim(whole, unit * stride, block // PAIR)
-            copy.emit(b, tensor, packed, [*dims, blocks, Dim(unit // PAIR, PAIR * stride, 1)])
-        if plan.in_channels % unit:
-            pairs = Dim(b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR), PAIR * stride, 1)
+            self._turn_blocks(b, tensor, packed, [*dims, Dim(whole, unit * stride, block)], copy)
+        dims = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
+        rest = plan.in_channels % unit
+        if rest:
             source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
-            copy.emit(b, source, b.at(packed, b.mul(whole, block), "i16"), [*dims, pairs])
+            target = b.at(packed, b.mul(whole, block), "i16")
+            pairs: Index = b.floor_div(b.sub(channels, b.mul(whole, unit)), PAIR)
+            if rest % PAIR == 0:
+                copy.emit(b, source, target, [*dims, Dim(pairs, PAIR * stride, 1)])
+                return
+            with b.when(b.compare("ne", b.mul(whole, unit), channels)):
+                copy.emit_odd(b, source, target, dims, rest, stride)
+
+    def _turn_blocks(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], copy: PairedCopy) -> None:
+        """Whole blocks of channels; by whole lines, each met once, where those of all channels share a set of L1."""
+        p, unit, stride = self.plan.problem, self.plan.channel_unit, self.in_strides[2]
+        numbers = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16")
+        squares, run = TurnedWindows(copy, numbers), Dim(unit, stride, 1)
+        dims = numbers.merged(b, dims)
+        rows = next((dim for dim in dims if dim.src == 1), None)
+        others = [dim for dim in dims if dim is not rows]
+
+        def paired(tensor: Value, packed: Value, dims: list[Dim]) -> None:
+            words = [replace(dim, dst=dim.dst // PAIR) for dim in dims]
+            copy.emit(b, tensor, packed, [*words, Dim(unit // PAIR, PAIR * stride, 1)])
+
+        apart = stride * SIZES[p.dtype] % SETS_BYTES > 0
+        if rows is not None and stride != 1 and apart and squares.takes(rows, run):
+            outer = numbers.in_order(others)
+            squares.emit(b, tensor, packed, outer, rows, run, lambda src, dst: paired(src, dst, [rows]))
+        else:
+            paired(tensor, packed, dims)
 
 
 def _with_run(dims: list[Dim], channel_step: int) -> list[Dim]:

@@ -54,7 +54,8 @@ class MatrixSums(FlatSums):
         self.room = room_for_squares(b, plan.lanes)
         watches = (Watch(b, plan.lanes, bf16=moves_pairs(plan)) for _ in "xy")
         self.watches = (next(watches), next(watches)) if self.verdict else None
-        self.clear_slabs(b, at)
+        if not plan.fills_slabs:
+            self.clear_slabs(b, at)
         super().task(b, at, task)
         if self.verdict and self.watches:
             self.verdict.note_first(b, at.shared, task, self.watches[0])
@@ -162,6 +163,7 @@ class MatrixSums(FlatSums):
     ) -> None:
         """To the sums of one block of lanes, one tap and one block of tiles."""
         plan = self.plan
+        of_row = plan.sum_steps[1] if self.own else plan.width
         tile = MatrixTile(
             unit=UNITS[plan.isa](plan.rows),
             products=plan.products,
@@ -171,8 +173,8 @@ class MatrixSums(FlatSums):
             b_columns=range(0, 2 * plan.width, 2 * COLUMNS),
             b_step=2 * plan.width,
             b_piece=plan.y_piece,
-            c_rows=range(0, plan.row_channels * plan.width, ROWS * plan.width),
-            c_step=plan.width,
+            c_rows=range(0, plan.row_channels * of_row, ROWS * of_row),
+            c_step=of_row,
         )
         if self.own is None:
             tile.emit(b, a, x, self._place(b, *at), reductions, fresh=False)
@@ -180,7 +182,7 @@ class MatrixSums(FlatSums):
         place = self.own.place(b, *at)
 
         def store(target: Value, row_step: int | None) -> None:
-            step = row_step or plan.width
+            step = row_step or of_row
             tile.store(b, target, range(0, plan.row_channels * step, ROWS * step), step)
 
         tile.begin(b, place, fresh=self.own.fresh(b))

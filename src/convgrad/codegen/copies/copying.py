@@ -8,19 +8,20 @@ its ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeGuard
 
 from convgrad.codegen.copies.interleave import MOST_PLANES, load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
+from convgrad.codegen.copies.rounded_squares import RoundedSquares
 from convgrad.codegen.copies.splitting import Pieces
 from convgrad.codegen.copies.squares import Dim, Squares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
-from convgrad.codegen.outputs.results import Run, rounds_together, store_exactly
+from convgrad.codegen.outputs.results import Run, rounds_together, store_exactly, store_ordinary
 
 MOST_SKIPPED = 4  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
 LEAST_RUN = 4  # numbers of a run for which that is worth while
@@ -30,7 +31,8 @@ LEAST_RUN = 4  # numbers of a run for which that is worth while
 class Copy:
     """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding.
 
-    With `pieces`, dst holds bf16 and gets the pieces of every number.
+    With `pieces`, dst holds bf16 and gets the pieces of every number. Of `ordinary` numbers none is denormal, and what
+    becomes of a NaN does not matter: the processor may round them in its own way.
     """
 
     isa: Isa
@@ -39,6 +41,7 @@ class Copy:
     dst_dtype: str
     accumulate: bool = False
     pieces: Pieces | None = None
+    ordinary: bool = False
     past_caches: bool = False  # whole lines of dst go to memory at once; see `Isa.end_streams`
     source_order: bool = False  # visit src from one end to the other, rather than dst
 
@@ -52,7 +55,7 @@ class Copy:
         elif along_dst is not None and along_dst.src == 0 and not self.accumulate:
             inner, body = [along_dst], self._fill
         elif along_dst is not None and along_src is not None:
-            inner, body = [along_dst, along_src], Squares(self).emit
+            inner, body = [along_dst, along_src], self._squares(along_dst, along_src).emit
             if along_src.src == 1 and few(along_dst.extent) and along_src.dst == along_dst.extent:
                 body = InterleavedCopy(self).interleave_axes
             elif along_src.src == 1 and few(along_src.extent) and along_dst.src == along_src.extent:
@@ -61,6 +64,12 @@ class Copy:
             inner, body = [], self.scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
+
+    def _squares(self, across: Dim, along: Dim) -> Squares:
+        """Of rows that are rounded two at a time, if they may be and there are enough."""
+        few_rows = isinstance(across.extent, int) and across.extent <= self.isa.lanes(self.compute)
+        together = self.rounds_by_processor and along.src == 1 and not few_rows
+        return RoundedSquares(self) if together else Squares(self)
 
     def emit_planes(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
@@ -116,6 +125,16 @@ class Copy:
     def stores_together(self) -> bool:
         """Whether vectors that are stored together take less than one by one."""
         return rounds_together(self.dst_dtype) and not self.accumulate and self.pieces is None
+
+    @property
+    def rounds_by_processor(self) -> bool:
+        """Whether two vectors of sums become one of bf16 by one instruction."""
+        sums = self.ordinary and self.stores_together and self.isa.bfloat
+        return sums and self.src_dtype == self.compute == "f32"
+
+    def store_runs(self, b: Builder, runs: Iterable[Run]) -> None:
+        """Round and store several vectors."""
+        (store_ordinary if self.ordinary else store_exactly)(b, self.isa, self.dst_dtype, runs)
 
     @property
     def streams(self) -> bool:
@@ -223,7 +242,7 @@ class Copy:
         def two(i: Index, _: object) -> None:
             places = (b.add(i, n * lanes) for n in range(2))
             values = [self.isa.load(b, self.src_dtype, self.src_at(b, src, place), lanes) for place in places]
-            store_exactly(b, self.isa, self.dst_dtype, [Run(values, self.dst_at(b, dst, i))])
+            self.store_runs(b, [Run(values, self.dst_at(b, dst, i))])
 
         def all_whole() -> None:
             pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes) if self.stores_together else 0

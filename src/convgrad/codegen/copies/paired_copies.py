@@ -15,6 +15,7 @@ from typing import Any
 from convgrad.codegen.copies.copying import Copy, few
 from convgrad.codegen.copies.interleave import load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
+from convgrad.codegen.copies.paired_squares import PairedSquares
 from convgrad.codegen.copies.splitting import LeastWatch, Watch, pair, rounded, split
 from convgrad.codegen.copies.squares import Dim, Squares
 from convgrad.codegen.ir import Builder
@@ -95,11 +96,36 @@ class PairedCopy(Copy):
             elif step < along_dst.src <= MOST_APART:
                 inner, body = [along_dst], self._every
         elif along_dst is not None and along_src is not None:
-            inner, body = [along_dst, along_src], Squares(self).emit
+            inner, body = [along_dst, along_src], self._squares_of(along_dst, along_src).emit
         elif along_dst is not None and step < along_dst.src <= MOST_APART:
             inner, body = [along_dst], self._every
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
+
+    def emit_odd(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], count: int, step: int) -> None:
+        """Words of an odd number of channels, `step` apart, at every position; the last one is with zero."""
+        if self.partner != 1:
+            self.emit(b, src, dst, [*dims, Dim(count // PAIR, PAIR * step, 1)])
+            alone = self.src_at(b, src, (count - 1) * step), self.dst_at(b, dst, count // PAIR)
+            self.with_partner(None).emit(b, *alone, dims)
+            return
+        numbers = PAIR * self.isa.lanes(self.compute)
+
+        def position(src: Value, dst: Value) -> None:
+            for start in range(0, count, numbers):
+                some = min(count - start, numbers)
+                words = self.load_numbers(b, self.src_at(b, src, start), numbers, None if some == numbers else some)
+                self.note(b, words)
+                room = None if some == numbers else index(some + some % PAIR)
+                self.isa.store_bits(b, words, self.dst_at(b, dst, start // PAIR), room)
+
+        self.nest(b, src, dst, self.in_order(self.merged(b, dims)), position)
+
+    def _squares_of(self, across: Dim, along: Dim) -> Squares:
+        """Of whole lines of numbers, where rows are as long and it is known how many there are."""
+        short = isinstance(along.extent, int) and along.extent <= self.isa.lanes(self.compute)
+        lines = self._in_rows and self.isa.masks and isinstance(across.extent, int) and not short
+        return PairedSquares(self) if lines else Squares(self)
 
     def _beside(self, dims: Sequence[Dim], run: Dim) -> Dim | None:
         """The axis of runs side by side in dst, several of which are a vector."""
@@ -147,7 +173,7 @@ class PairedCopy(Copy):
         whole = b.mul(b.floor_div(run.extent, length), length)
 
         def vectors(q: Index, rest: Index | None = None) -> None:
-            even, odd = self._parts(b, src, lambda place: self._row(b, place, q, rest))
+            even, odd = self.parts(b, src, lambda place: self.row(b, place, q, rest))
             for part in range(PAIR):
                 places = range(part, length, PAIR) if planes > 1 else range(part * words, (part + 1) * words)
                 there = b.add(b.floor_div(q, PAIR), part * pitch) if planes > 1 else b.add(q, part * words)
@@ -174,13 +200,13 @@ class PairedCopy(Copy):
             with b.when(b.compare("sgt", rest, 0)):
                 last()
 
-    def _parts(self, b: Builder, src: Value, load: Callable[[Value], Value]) -> tuple[Value, Value]:
+    def parts(self, b: Builder, src: Value, load: Callable[[Value], Value]) -> tuple[Value, Value]:
         """Numbers and their partners; zeros for those that are wanting."""
         zeros = Value(vector_of(PAIR * self.isa.lanes(self.compute), "i16"), "zeroinitializer")
         even = zeros if self.alone else load(src)
         return even, zeros if self.partner is None else load(self.src_at(b, src, self.partner))
 
-    def _row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
+    def row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
         """A vector of numbers, which are looked at."""
         numbers = self.load_numbers(b, self.src_at(b, src, q), PAIR * self.isa.lanes(self.compute), count)
         self.note(b, numbers)
@@ -206,6 +232,12 @@ class PairedCopy(Copy):
 
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One word."""
+        if self.partner is None and self.src_dtype == "bf16" and isinstance(self.watch, Watch | None):
+            bits = b.cast("zext", b.load("i16", src, PAIR), "i32")
+            if self.watch is not None:
+                self.watch.note(b, b.cast("bitcast", b.binary("shl", bits, constant("i32", 16)), "float"))
+            b.store(bits, dst, PAIR)
+            return
         kind, size = STORAGE[self.src_dtype], BYTES[self.src_dtype]
         word = self._together(b, lambda place: b.load(kind, self.src_at(b, src, place), size))
         words = vector_of(self.isa.lanes("f32"), "i32")

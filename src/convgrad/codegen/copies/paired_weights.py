@@ -76,6 +76,24 @@ class PairedPanel:
             with b.when(b.compare("sgt", rest, 0)):
                 block(whole, rest)
 
+    def emit_odd(
+        self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
+    ) -> None:
+        """The last channel of an odd number, next to zeros."""
+        (many, lane_step), (count, step) = lanes, channels
+        pair = b.floor_div(count, PAIR)
+        whole = b.floor_div(pair, self.depth // PAIR)
+        there = b.dot([(whole, self.block), (b.sub(pair, b.mul(whole, self.depth // PAIR)), ROW_WORDS)])
+        last = b.mul(b.mul(pair, PAIR), step)
+
+        def tile(t: Index, _: object) -> None:
+            of = self.copy.src_at(b, source, b.add(last, b.mul(t, COLUMNS * lane_step)))
+            to = b.at(target, b.add(there, b.mul(t, self._tile_words)), "i32")
+            some = b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
+            self.copy.with_partner(None).emit(b, of, to, [*self.taps, Dim(some, lane_step, 1)])
+
+        b.loop(0, self.tiles, tile, name="tile")
+
     @property
     def block(self) -> int:
         """Words of the channels of a block in all tiles."""

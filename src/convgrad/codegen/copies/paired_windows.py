@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.copies.copying import MOST_SKIPPED, Copy, Dim
+from convgrad.codegen.copies.interleave import emit_deinterleave, load_every
 from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.copies.turned_windows import TurnedWindows
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, vector_of
+from convgrad.codegen.isa.base import first_lanes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +27,19 @@ class PairedRuns:
         rows = next((dim for dim in outer if dim.src == 1), None)
         if run.src == 1:
             self.numbers.nest(b, src, dst, outer, lambda s, d: self._plain(b, s, d, run.extent))
+        elif 1 < run.src <= MOST_SKIPPED and rows is None:
+            self.numbers.nest(b, src, dst, outer, lambda s, d: self._every(b, s, d, run))
         elif rows is not None:
             others = [dim for dim in outer if dim is not rows]
-            self.numbers.nest(b, src, dst, others, lambda s, d: self._turned(b, s, d, rows, run))
+            squares = TurnedWindows(self.pairs, self.numbers)
+
+            def turned(src: Value, dst: Value) -> None:
+                self._turned(b, src, dst, rows, run)
+
+            if squares.takes(rows, run):
+                squares.emit(b, src, dst, self.numbers.in_order(self.numbers.merged(b, others)), rows, run, turned)
+            else:
+                self.numbers.nest(b, src, dst, others, turned)
         else:
             self.numbers.emit(b, src, dst, dims)
 
@@ -35,15 +48,57 @@ class PairedRuns:
     ) -> None:
         """As `Copy.emit_planes` does."""
         if inner.src == 1:
-            self.numbers.emit_planes(b, src, dst, dims, inner, planes, pitch)
+            self.numbers.nest(b, src, dst, dims, lambda s, d: self._dealt(b, s, d, planes, pitch, inner.extent))
             return
 
-        def plane(r: Index, _: object) -> None:
-            count = b.floor_div(b.add(b.sub(inner.extent, r), planes - 1), planes)
+        def plane(r: Index, count: Index) -> None:
             source, target = self.pairs.src_at(b, src, b.mul(r, inner.src)), b.at(dst, b.mul(r, pitch), "i16")
             self.emit(b, source, target, [*dims, Dim(count, inner.src * planes, 1)])
 
-        b.loop(0, planes, plane, name="plane")
+        each_plane(b, inner.extent, planes, plane)
+
+    def _every(self, b: Builder, src: Value, dst: Value, run: Dim) -> None:
+        """A run of numbers that lie a few apart."""
+        pairs, lanes = self.pairs, PAIR * self.pairs.isa.lanes("f32")
+        whole = b.mul(b.floor_div(run.extent, lanes), lanes)
+
+        def some(i: Index, count: Index | None) -> None:
+            def load(q: Index, count: Value | None) -> Value:
+                return pairs.load_numbers(b, pairs.src_at(b, src, b.add(b.mul(i, run.src), q)), lanes, count)
+
+            many = lanes if count is None else count
+            value = load_every(b, lanes, run.src, many, load)
+            if many != lanes:  # others were read, too
+                kept = first_lanes(b, lanes, index(many))
+                value = b.select(kept, value, Value(value.type, "zeroinitializer"))
+            pairs.note(b, value)
+            pairs.isa.store_bits(b, value, b.at(dst, i, "i16"), None if count is None else index(count))
+
+        b.loop(0, whole, lambda i, _: some(i, None), step=lanes, name="every")
+        rest = b.sub(run.extent, whole)
+        if rest != 0:
+            with b.when(b.compare("sgt", rest, 0)):
+                some(whole, rest)
+
+    def _dealt(self, b: Builder, src: Value, dst: Value, planes: int, pitch: int, extent: Index) -> None:
+        """A run whose numbers belong to planes in turn."""
+        pairs, lanes = self.pairs, PAIR * self.pairs.isa.lanes("f32")
+
+        def load(q: Index, count: Value | None) -> Value:
+            value = pairs.load_numbers(b, pairs.src_at(b, src, q), lanes, count)
+            pairs.note(b, value)
+            return value
+
+        def there(plane: Index, position: Index) -> Value:
+            return b.at(dst, b.add(position, b.mul(plane, pitch)), "i16")
+
+        def store(value: Value, plane: Index, position: Index, count: Value | None) -> None:
+            pairs.isa.store_bits(b, value, there(plane, position), count)
+
+        def scalar(q: Index, plane: Index, position: Index) -> None:
+            self.numbers.scalar(b, pairs.src_at(b, src, q), there(plane, position))
+
+        emit_deinterleave(b, pairs.isa, lanes, planes, extent, load, store, scalar)
 
     def _plain(self, b: Builder, src: Value, dst: Value, extent: Index) -> None:
         """A run that is one already."""
@@ -93,6 +148,17 @@ class PairedRuns:
             b.loop(0, count, one, name="word")
 
         b.loop(0, rows.extent, several, step=lanes, name="last")
+
+
+def each_plane(b: Builder, extent: Index, planes: int, body: Callable[[Index, Index], None]) -> None:
+    """`body(plane, elements)` for every plane of a run, whose elements are known where those of the run are."""
+    least, more = b.floor_div(extent, planes), b.sub(extent, b.mul(b.floor_div(extent, planes), planes))
+    if isinstance(more, Value):
+        count = b.add(extent, planes - 1)
+        b.loop(0, planes, lambda r, _: body(r, b.floor_div(b.sub(count, r), planes)), name="plane")
+        return
+    b.loop(0, more, lambda r, _: body(r, b.add(least, 1)), name="plane")
+    b.loop(more, planes, lambda r, _: body(r, least), name="plane")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.outputs.results import Run, store_exactly
+from convgrad.codegen.outputs.results import Run
 
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
@@ -61,28 +61,46 @@ class Squares:
         """Numbers in a vector."""
         return self.copy.isa.lanes(self.copy.compute)
 
+    @property
+    def height(self) -> int:
+        """Rows of a square."""
+        return self.lanes
+
+    @property
+    def breadth(self) -> int:
+        """Columns of a square."""
+        return self.lanes
+
     def emit(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
         """`across` is contiguous in dst, `along` in src, or a few numbers apart there."""
-        copy, lanes = self.copy, self.lanes
+        copy = self.copy
 
         def tiles(i: Index, _: object) -> None:
-            i, rows = self._at(b, i, across.extent)
-            b.loop(0, along.extent, lambda j, _: tile(i, j, rows), step=lanes, name="along")
+            i, rows = self._at(b, i, across.extent, self.height)
+            start = self._start(b, src, across, along)
+            b.loop(start, along.extent, lambda j, _: tile(i, j, rows), step=self.breadth, name="along")
 
         def tile(i: Index, j: Index, rows: Index) -> None:
-            j, columns = self._at(b, j, along.extent)
+            j, columns = self._at(b, self._first(b, j, along.extent), along.extent, self.breadth)
             source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
             target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
             self._one(b, Square(source, target, across.src, along.dst, rows, columns, along.src))
 
-        b.loop(0, across.extent, tiles, step=lanes, name="across")
+        b.loop(0, across.extent, tiles, step=self.height, name="across")
 
-    def _at(self, b: Builder, start: Index, extent: Index) -> tuple[Index, Index]:
-        """Where the square at `start` begins on an axis, and how much of the axis it holds.
+    def _start(self, b: Builder, src: Value, across: Dim, along: Dim) -> Index:
+        """Where the first square would begin, had it nothing before it."""
+        return 0
+
+    def _first(self, b: Builder, j: Index, extent: Index) -> Index:
+        """Where a square begins that would begin at j, of a run of that extent."""
+        return j
+
+    def _at(self, b: Builder, start: Index, extent: Index, lanes: int) -> tuple[Index, Index]:
+        """Where the square at `start` begins on an axis, and how much of the axis it holds, at most `lanes`.
 
         The last one begins early where the axis is long enough: some numbers twice cost less than a part of a square.
         """
-        lanes = self.lanes
         known = isinstance(extent, int)
         if known and (extent <= lanes or extent % lanes == 0):
             return start, min(extent, lanes)
@@ -119,6 +137,7 @@ class Squares:
         """
         copy, lanes = self.copy, self.lanes
         how = "added" if copy.accumulate else "streamed" if copy.streams else "stored"
+        how += ".ordinary" if copy.ordinary else ""
         name = f"turn.{copy.compute}.{copy.src_dtype}.{copy.dst_dtype}.{how}.{'full' if full else 'any'}"
         name += f".{skip}" if skip > 1 else ""
         name += "".join(f".{side}.{n}" for side, n in zip(("rows", "columns"), few, strict=True) if n)
@@ -270,8 +289,7 @@ class Squares:
 
         def store() -> None:
             if copy.stores_together:
-                runs = (Run([value], line) for value, line in zip(values, lines, strict=True))
-                store_exactly(b, copy.isa, copy.dst_dtype, runs)
+                copy.store_runs(b, (Run([value], line) for value, line in zip(values, lines, strict=True)))
                 return
             for value, line in zip(values, lines, strict=True):
                 copy.store(b, value, line)

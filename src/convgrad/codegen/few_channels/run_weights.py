@@ -57,7 +57,7 @@ class RunWeightsSweep(WindowSweep):
             super()._taps(n, shift, tap, sums)
             return
         row = self._summed(n, 0, self.counts[n])
-        self._row_tiles(self._moved(n, 0, shift), tap, [*sums, row], self.stage.tile)
+        self._row_tiles(self._moved(n, 0, shift), tap, [*sums, row], self.tile)
 
     def _row_tiles(self, shift: Shift, tap: Index, sums: list[Reduction], tile: Tile) -> None:
         """For some vectors of the run after the other: what a tile reads of them stays in L1 for all channels of y."""

@@ -228,7 +228,7 @@ class DataStages(InputSlab, Panels):
         dims += [Dim(n, src * channel_step, dst) for n, src, dst in lane_dims(plan, block, b, *steps)]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
-            accumulate=p.accumulate, past_caches=plan.past_caches,
+            accumulate=p.accumulate, past_caches=plan.past_caches, ordinary=plan.ordinary_sums,
         )  # fmt: skip
         output = b.at(at.of(self.output), target, STORAGE[p.out_dtype])
         if plan.pixels and plan.axes[-1].out_step > 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgrad.codegen.copies.copying import Copy, Dim
-from convgrad.codegen.copies.paired_windows import PairedRuns
+from convgrad.codegen.copies.paired_windows import PairedRuns, each_plane
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.weights import SumsStage
 from convgrad.codegen.ir import Builder
@@ -36,7 +36,9 @@ class FlatSums(SumsStage):
         outer = len(plan.outer)
         if any(axis.clipped and axis.windows > block for axis, block in zip(plan.axes, plan.block, strict=True)):
             emit_zero(b, self.isa, "f32", at.scratch, self.row_slab_bytes // 4)  # other blocks left their own there
-        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        count: Index = plan.share_rows
+        if plan.row_count % plan.share_rows:
+            count = b.minimum(b.sub(plan.row_count, self.first_row), count)
         source = b.dot([(self.bundle, group), (self.first_row, channel)])
         target: Index = 0
         dims = [Dim(count, channel, channel_step)]
@@ -71,16 +73,14 @@ class FlatSums(SumsStage):
         extent = plan.planes[0] * plan.plane_extent[0]
         origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
 
-        def plane(remainder: Index, _: object) -> None:
+        def plane(remainder: Index, many: Index) -> None:
             first = b.add(low, remainder)  # low is a multiple of the stride
-            many = b.floor_div(b.add(b.sub(high, first), axis.stride - 1), axis.stride)
             place = b.add(source, b.mul(b.add(origin, first), step))
             there = b.add(target, b.mul(remainder, plane_steps[0]))
             there = b.add(there, b.mul(b.floor_div(low, axis.stride), plan.plane_strides[1][0]))
-            dim = Dim(b.maximum(many, 0), axis.stride * step, plan.plane_strides[1][0])
-            pack(place, there, [*dims, dim])
+            pack(place, there, [*dims, Dim(many, axis.stride * step, plan.plane_strides[1][0])])
 
-        b.loop(0, axis.stride, plane, name="plane")
+        each_plane(b, b.sub(high, low), axis.stride, plane)
 
     def _inside(self, b: Builder, axis: WindowAxis, start: Index, lead: int, extent: int) -> tuple[Index, Index, Index]:
         """Where the slab begins in x, and the part of it, from a multiple of the stride on, that x has."""

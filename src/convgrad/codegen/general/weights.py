@@ -12,7 +12,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
-from convgrad.codegen.loops.half_vectors import weights_halves
+from convgrad.codegen.loops.half_vectors import of_taps, weights_columns
 from convgrad.codegen.loops.weights_ahead import WeightsAhead
 from convgrad.codegen.loops.window_sweep import WindowSweep
 from convgrad.codegen.microkernels.contract import Tile
@@ -110,22 +110,25 @@ class SumsStage(WindowSlabs):
         return stages
 
     def _tile(self) -> Tile:
-        """Rows and columns in the order (tap, channel or vector)."""
+        """Of a block of lanes that is not the last of several."""
+        return self.part_tile(last=self.plan.lane_blocks == 1, rows=self.plan.row_channels)
+
+    def part_tile(self, *, last: bool, rows: int) -> Tile:
+        """Rows, of so many channels, and columns in the order (tap, channel or vector); `last`, of the last lanes."""
         plan = self.plan
         reach = plan.axes[-1].dilation
         row_axes, row_channel = plan.row_slab
         step = plan.sum_rows * plan.width  # of the sums, per tap
-        channels, vectors, taps = range(plan.row_channels), range(plan.vectors), range(plan.tile_taps)
-        still = range(1)
+        channels, taps, still = range(rows), range(plan.tile_taps), range(1)
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
+        vectors = weights_columns(plan, last=last)
+        columns, halves = of_taps(vectors, len(column_taps), reach * plan.lane_slab[-1])
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
             a_dtype=self.row_dtype, b_dtype=self.lane_dtype,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
             c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
-            columns=tuple(t * reach * plan.lane_slab[-1] + v * plan.lanes for t in column_taps for v in vectors),
-            c_columns=tuple(t * step + v * plan.lanes for t in column_taps for v in vectors),
-            halves=weights_halves(plan),
+            columns=columns, c_columns=of_taps(vectors, len(column_taps), step)[0], halves=halves,
         )  # fmt: skip
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
@@ -238,7 +241,15 @@ class SumsStage(WindowSlabs):
 
     def _sweep(self, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]) -> None:
         """Every tap and row tile, for one lane block; on the way, lines are fetched of the block that follows."""
-        WindowSweep(self, b, rows, lanes, lane_block, starts).run()
+        last = self.plan.lane_blocks - 1
+
+        def sweep(*, last: bool) -> None:
+            WindowSweep(self, b, rows, lanes, lane_block, starts, last=last).run()
+
+        if last == 0 or weights_columns(self.plan, last=True) == weights_columns(self.plan, last=False):
+            sweep(last=last == 0)
+        else:
+            b.either(b.compare("slt", lane_block, last), lambda: sweep(last=False), lambda: sweep(last=True))
 
     def bounds(self, b: Builder, axis: WindowAxis, start: Index, count: Index, r: Index) -> tuple[Index, Index]:
         """Windows of the block whose tap r meets x."""

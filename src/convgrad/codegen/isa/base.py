@@ -261,6 +261,10 @@ class Isa:
         code = x86.turn_from_memory(lanes, self.vector_bytes)
         return _assembled(b, self.vector(compute), code, "sideeffect ", [*bases, *steps], "")
 
+    def transpose_words(self, b: Builder, rows: list[Value]) -> list[Value]:
+        """The columns, of 32 words, of sixteen vectors in which rows lie as `x86.turn_words` has them."""
+        return _assembled(b, rows[0].type, x86.turn_words(), "", rows, " memory(none)")
+
     def transpose(self, b: Builder, rows: list[Value]) -> list[Value]:
         """Row i, lane j becomes row j, lane i; as many rows as lanes, a power of two.
 
@@ -293,6 +297,7 @@ def shuffle(b: Builder, x: Value, y: Value, lanes: list[int]) -> Value:
 def _assembled(
     b: Builder, row: str, code: x86.Assembly, effects: str, operands: Sequence[Value], after: str
 ) -> list[Value]:
+    """Vectors like `row` that a piece of assembly makes, in its order."""
     type_ = "{" + ", ".join([row] * (len(code.places) + 1)) + "}"
     values = ", ".join(map(str, operands))
     every = b.emit(type_, f'call {type_} asm {effects}"{code.text}", "{code.constraints}"({values}){after}')

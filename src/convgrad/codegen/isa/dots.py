@@ -45,13 +45,14 @@ class DotUnit:
         return b.emit(total.type, f"call {total.type} asm {code}({operands}) memory(argmem: read)")
 
     def narrow(self, b: Builder, sums: Sequence[Value]) -> Value:
-        """One or two vectors of sums, side by side, as bf16: rounded to nearest, denormals to zero.
+        """One or two vectors of sums, side by side, or half of one, as bf16: rounded to nearest, denormals to zero.
 
         Two are assembly, since LLVM stores what it takes for bf16 into the caches whatever it is told.
         """
         if len(sums) == 1:
             (one,) = sums
-            return b.call(f"<{LANES} x bfloat>", "llvm.x86.avx512bf16.cvtneps2bf16.512", one)
+            lanes = lanes_of(one)
+            return b.call(vector_of(lanes, "bfloat"), f"llvm.x86.avx512bf16.cvtneps2bf16.{32 * lanes}", one)
         low, high = sums
         code = '"vcvtne2ps2bf16 $1, $2, $0", "=v,v,v"'
         return b.emit(SUMS, f"call {SUMS} asm {code}({low}, {high}) memory(none)")

@@ -59,7 +59,9 @@ class _Rounds:
         for column, place in zip(columns, self.held, strict=True):
             places[column] = place
         outputs = ["=&v" if self.vector_bytes == 64 else "=&x"] * (self.lanes + 1)
-        text = "\\0A".join(line.replace(",", " ", 1) if line.startswith("vunpck") else line for line in self.lines)
+        text = "\\0A".join(
+            line.replace(",", " ", 1) if line.startswith(("vunpck", "vpunpck")) else line for line in self.lines
+        )
         return Assembly(text, ",".join([*outputs, *inputs]), tuple(places))
 
 
@@ -75,6 +77,24 @@ def turn(lanes: int, vector_bytes: int) -> Assembly:
     per_part, inside = rounds.per_part, _INSIDE[rounds.per_part]
     columns = [inside[i % per_part] + i // per_part * per_part for i in range(lanes)]
     return rounds.done(columns, [str(i) for i in range(lanes)])
+
+
+@cache
+def turn_words() -> Assembly:
+    """Of sixteen vectors of 32 numbers of 16 bits: columns of sixteen, each with its numbers in the order of rows.
+
+    Vector i holds row `first_row(i)`, and the row eight further.
+    """
+    rounds = _Rounds(16, WIDEST)
+    for step in (4, 2, 1):
+        rounds.exchange(step, "vpunpcklwd", "vpunpckhwd")
+    rounds.exchange(8, *_PARTS[WIDEST])
+    return rounds.done(list(range(16)), [str(i) for i in range(16)])
+
+
+def first_row(i: int) -> int:
+    """Of 32, the one that the lower half of vector i is."""
+    return i + 8 * (i // 8)
 
 
 @cache

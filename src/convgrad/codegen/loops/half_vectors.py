@@ -8,7 +8,7 @@ do not change.
 from __future__ import annotations
 
 from convgrad.codegen.isa import ISAS
-from convgrad.plan.by_dots.dots import LANES, DotDataPlan, DotWeightsPlan
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
@@ -17,10 +17,12 @@ Columns = tuple[tuple[int, ...], frozenset[int]]  # where vectors begin, and whi
 
 
 def may_halve(plan: DataPlan) -> bool:
-    """Whether tiles of a plan may have such vectors: those that store sums as they are."""
+    """Whether tiles of a plan may have such vectors: those that store sums as they are, or dot products that round."""
     out = plan.problem.out_dtype if plan.writes_in_place else plan.compute
-    plain = type(plan) is DataPlan and not (plan.spread or plan.aligned or plan.past_caches)
-    return plain and ISAS[plan.isa].halves and out == plan.compute
+    dots = isinstance(plan, DotDataPlan)
+    plain = (dots or type(plan) is DataPlan) and not (plan.spread or plan.aligned or plan.past_caches)
+    stores = out == plan.compute or (dots and plan.watch and out == "bf16")
+    return plain and ISAS[plan.isa].halves and stores
 
 
 def lane_columns(plan: DataPlan, *, last: bool) -> Columns:
@@ -49,19 +51,26 @@ def row_columns(plan: DataPlan, places: list[int]) -> Columns:
     return (*before, half), frozenset({len(before)})
 
 
-def dot_halves(plan: DotDataPlan) -> frozenset[int]:
-    """Columns of a tile of dot products that are halves: likewise, where results are copied."""
-    rest = plan.out_channels % LANES
-    alone = ISAS[plan.isa].halves and plan.lane_blocks == 1 and not plan.writes_in_place
-    return frozenset({plan.width // LANES - 1}) if alone and 0 < rest <= LANES // 2 else frozenset()
+def weights_columns(plan: WeightsPlan, *, last: bool) -> Columns:
+    """Vectors of a tap in a tile of weights that are computed; `last`, in the last block of lanes."""
+    every = tuple(range(0, plan.width, plan.lanes))
+    if not last or type(plan) not in (WeightsPlan, DotWeightsPlan, FarPairsPlan):
+        return every, frozenset()
+    vectors, rest = tuple(plan.last_vectors or every), plan.lane_count % plan.lanes
+    if plan.spread or not ISAS[plan.isa].halves or not 0 < rest <= plan.lanes // 2:
+        return vectors, frozenset()
+    if plan.ON_UNITS and plan.lane_blocks > 1:  # LLVM spills more sums of dot products than that saves
+        return vectors, frozenset()
+    if not plan.lanes_in_place:
+        return vectors, frozenset({len(vectors) - 1})
+    if plan.problem.out_dtype != plan.compute:
+        return vectors, frozenset()
+    first, *others = vectors  # channels before those have been computed
+    return (first + plan.lanes // 2, *others), frozenset({0})
 
 
-def weights_halves(plan: WeightsPlan) -> frozenset[int]:
-    """Columns of a tile of weights, in the order (tap, vector), that are halves: where one block has all lanes."""
-    rest = plan.lane_count % plan.lanes
-    plain = type(plan) in (WeightsPlan, DotWeightsPlan, FarPairsPlan)
-    alone = plain and ISAS[plan.isa].halves and not plan.spread and plan.lane_blocks == 1
-    if not (alone and 0 < rest <= plan.lanes // 2):
-        return frozenset()
-    taps = 1 if plan.rows_shift else plan.tile_taps
-    return frozenset(range(plan.vectors - 1, taps * plan.vectors, plan.vectors))
+def of_taps(columns: Columns, taps: int, tap_step: int) -> Columns:
+    """The same of several taps."""
+    vectors, halves = columns
+    places = tuple(t * tap_step + v for t in range(taps) for v in vectors)
+    return places, frozenset(t * len(vectors) + half for t in range(taps) for half in halves)

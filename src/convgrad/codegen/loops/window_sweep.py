@@ -24,26 +24,45 @@ class WindowSweep:
     """Emits axis after axis, outermost first: taps are loops around the tiles, windows are what a tile sums."""
 
     def __init__(
-        self, stage: SumsStage, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index]
+        self, stage: SumsStage, b: Builder, rows: Value, lanes: Value, lane_block: Index, starts: list[Index], *,
+        last: bool = True,
     ):  # fmt: skip
         plan = stage.plan
-        self.stage, self.plan, self.b = stage, plan, b
+        self.stage, self.plan, self.b, self.last = stage, plan, b, last
+        self.tile, self.own = stage.tile, stage.own
+        self.first_row: Index = 0  # of those of the task that the tile goes through
+        self.last_row = b.minimum(b.sub(plan.row_count, stage.first_row), plan.share_rows)
         self.rows, self.lanes, self.lane_block, self.starts = rows, lanes, lane_block, starts
         if not (plan.direct or plan.lanes_in_place):
             self.lanes = b.at(lanes, b.mul(b.sub(lane_block, stage.first_block), plan.lane_slab_block), stage.kind)
-        self.sums = stage.sums_at(b, lane_block) if stage.own is None else stage.own.sums
+        self.sums = stage.sums_at(b, lane_block) if self.own is None else self.own.sums
         self.counts = [stage.windows(b, n, start) for n, start in enumerate(starts)]
         self.paces = row_major(plan.block, 1)
 
     def run(self) -> None:
-        """All tiles."""
+        """All tiles: those of so many row channels, then the last one of the rest."""
+        b, plan, count, rest = self.b, self.plan, self.last_row, self.plan.rest_rows
+        if rest:
+            self.last_row = b.mul(b.floor_div(count, plan.row_channels), plan.row_channels)
+        self._with_tile(plan.row_channels)
         self._taps(0, (0, 0), 0, [])
+        if rest:
+            with b.when(b.compare("slt", self.last_row, count)):
+                self.first_row, self.last_row = self.last_row, count
+                self._with_tile(rest)
+                self._taps(0, (0, 0), 0, [])
+
+    def _with_tile(self, rows: int) -> None:
+        """Of so many row channels."""
+        if self.plan.may_end_early:
+            self.tile = self.stage.part_tile(last=self.last, rows=rows)
+            self.own = self.stage.own and replace(self.stage.own, tile=self.tile, last=self.last, rows=rows)
 
     def _taps(self, n: int, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
         """The taps of axis n, and of all axes inside it."""
         b, plan = self.b, self.plan
         if n == len(plan.axes):
-            self._row_tiles(shift, tap, sums, self.stage.tile)
+            self._row_tiles(shift, tap, sums, self.tile)
             return
         axis = plan.axes[n]
         together = plan.tile_taps if n == len(plan.axes) - 1 else 1
@@ -57,7 +76,7 @@ class WindowSweep:
                 pieces = self.segments(r) if plan.in_segments else ()
                 self._taps(n + 1, moved, place, [*sums, replace(self._summed(n, 0, self.counts[n]), segments=pieces)])
             else:
-                self._row_tiles(moved, place, [*sums, self._summed(n, *axis.inside)], self.stage.tile)
+                self._row_tiles(moved, place, [*sums, self._summed(n, *axis.inside)], self.tile)
                 b.loop(0, axis.taps, lambda t, _: self._borders(t, shift, tap, sums), name="border")
 
         b.loop(0, axis.taps, of_tap, step=together, name="tap")
@@ -84,7 +103,7 @@ class WindowSweep:
 
     def segments(self, r: Index) -> tuple[Segment, ...]:
         """Windows of a row that the same taps of a tile meet x in, from the first to the last; r is its first tap."""
-        b, plan, tile = self.b, self.plan, self.stage.tile
+        b, plan, tile = self.b, self.plan, self.tile
         axis, taps, count = plan.axes[-1], plan.tile_taps, self.counts[-1]
         bounds = [self.stage.bounds(b, axis, self.starts[-1], count, b.add(r, t)) for t in range(taps)]
         first = [b.minimum(low, count) for low, _ in bounds]
@@ -103,7 +122,7 @@ class WindowSweep:
     def _borders(self, t: Index, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
         """The windows, at either end, that only some taps of the innermost axis meet x in."""
         b, n = self.b, len(self.plan.axes) - 1
-        axis, tile = self.plan.axes[n], self.stage.tile
+        axis, tile = self.plan.axes[n], self.tile
         single = replace(tile, rows=tile.rows[:1], c_rows=tile.c_rows[:1], unroll=1)
         low, high = axis.inside
         first, last = self.stage.bounds(b, axis, self.starts[n], self.counts[n], t)
@@ -116,21 +135,20 @@ class WindowSweep:
     def _row_tiles(self, shift: Shift, tap: Index, sums: list[Reduction], tile: Tile) -> None:
         """Tile after tile along the row channels of the task."""
         b, plan, stage = self.b, self.plan, self.stage
-        rest = b.sub(plan.row_count, stage.first_row)
 
         def of_row(row: Index, _: object) -> None:
             a = self._rows_at(shift, row)
             x = b.at(self.lanes, shift[1], STORAGE[stage.lane_dtype])
             walks = self._walks(shift, tap, row)
-            if stage.own is None:
+            if self.own is None:
                 place = b.dot([(tap, plan.sum_rows * plan.width), (row, plan.width)])
                 tile.emit(b, a, x, b.at(self.sums, place, stage.kind), sums, None, walks=walks)
                 return
-            place = stage.own.place(b, self.lane_block, tap, row)
-            total = tile.sum(b, a, x, stage.own.before(b, place), sums, walks=walks)
-            stage.own.after(b, place, total, self.lane_block, tap, row)
+            place = self.own.place(b, self.lane_block, tap, row)
+            total = tile.sum(b, a, x, self.own.before(b, place), sums, walks=walks)
+            self.own.after(b, place, total, self.lane_block, tap, row)
 
-        b.loop(0, b.minimum(rest, plan.share_rows), of_row, step=plan.row_channels, name="row")
+        b.loop(self.first_row, self.last_row, of_row, step=plan.row_channels, name="row")
 
     def _walks(self, shift: Shift, tap: Index, row: Index) -> list[Walk]:
         """What a tile fetches on its way."""
@@ -148,8 +166,6 @@ class WindowSweep:
     def row_at(self, row: Index) -> Index:
         """Where the slab of the row side has a channel."""
         b, plan, channel_step = self.b, self.plan, self.plan.row_slab[1]
-        if plan.rows_repeated:
-            row = b.minimum(row, b.sub(plan.row_count - plan.row_channels, self.stage.first_row))
         if plan.row_run == plan.share_rows:
             return b.mul(row, channel_step)
         run = b.floor_div(row, plan.row_run)

@@ -59,13 +59,30 @@ class DotTile:
         tile |= {place: with_lower_half(b, tile[place]) for place in parts}
         return [tile[place] for place in places]
 
-    def narrowed(self, b: Builder, sums: Sequence[Value]) -> list[tuple[int, int, Value]]:
-        """The tile as bf16: the row of each vector, its first lane, and what two vectors of sums become, or one."""
+    def narrowed(
+        self, b: Builder, sums: Sequence[Value], lanes: Sequence[int]
+    ) -> list[tuple[int, int, Value]]:  # fmt: skip
+        """The tile as bf16: the row of each vector, its first lane, and what two vectors of sums become, or one.
+
+        `lanes` are the first ones of the columns.
+        """
         vectors, found = len(self.columns), []
         for n, row in enumerate(range(0, len(sums), vectors)):
-            for v in range(0, vectors, 2):
-                both = sums[row + v : row + min(v + 2, vectors)]
-                found.append((n, v * LANES, self.unit.narrow(b, both)))
+            for together in self._together(lanes):
+                parts = [lower_half(b, sums[row + v]) if v in self.halves else sums[row + v] for v in together]
+                found.append((n, lanes[together[0]], self.unit.narrow(b, parts)))
+        return found
+
+    def _together(self, lanes: Sequence[int]) -> list[list[int]]:
+        """Columns by two, side by side, or one by one; halves are alone."""
+        found: list[list[int]] = []
+        for v, lane in enumerate(lanes):
+            last = found[-1] if found else []
+            beside = len(last) == 1 and not {v, *last} & self.halves and lane == lanes[last[0]] + LANES
+            if beside:
+                last.append(v)
+            else:
+                found.append([v])
         return found
 
     def _reduce(

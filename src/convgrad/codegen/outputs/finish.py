@@ -48,7 +48,9 @@ def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
     """Some rows of one lane block: chunks added pairwise, in an order that the plan fixes, and written as weights."""
     bundle, block, share = b.split(task, plan.finish_grid)
     first = b.mul(share, plan.finish_rows)
-    rows = b.minimum(b.sub(plan.row_count, first), plan.finish_rows)
+    rows: Index = plan.finish_rows
+    if not plan.finishes_evenly:
+        rows = b.minimum(b.sub(plan.row_count, first), rows)
     which = b.add(b.mul(bundle, plan.lane_blocks), block)
     sums = b.at(at.shared, b.dot([(which, plan.sum_block), (first, plan.width)]), ARITHMETIC[plan.compute])
     write_rows(plan, b, at, sums, bundle, block, first, rows, chunks=plan.chunks)
@@ -60,23 +62,8 @@ def write_rows(
 ) -> None:  # fmt: skip
     """The sums of some rows of a lane block, at most `plan.finish_rows`, as weights; scratch holds them in between.
 
-    Those of several chunks are added first. The last tile of rows may begin early: then its sums do, too.
+    Those of several chunks are added first.
     """
-    if not plan.rows_repeated:
-        _write_piece(plan, b, at, sums, bundle, block, first, rows, chunks)
-        return
-    whole = plan.row_count // plan.row_channels * plan.row_channels
-    before = b.maximum(b.minimum(rows, b.sub(whole, first)), 0)
-    moved = b.at(sums, b.mul(b.add(before, plan.rows_repeated), plan.width), ARITHMETIC[plan.compute])
-    for place, start, count in ((sums, first, before), (moved, b.add(first, before), b.sub(rows, before))):
-        with b.when(b.compare("sgt", count, 0)):
-            _write_piece(plan, b, at, place, bundle, block, start, count, chunks)
-
-
-def _write_piece(
-    plan: WeightsPlan, b: Builder, at: Places, sums: Value, bundle: Index, block: Index, first: Index, rows: Index,
-    chunks: int,
-) -> None:  # fmt: skip
     if chunks > 1:
         _add_chunks(plan, b, sums, rows)
     if plan.along_windows:
@@ -87,7 +74,7 @@ def _write_piece(
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
     first_lane: Index = 0
     of_run = isinstance(plan, RunWeightsPlan)  # whose lanes are the taps of the innermost axis, too
-    taps, step = [], plan.sum_rows * plan.width
+    taps, (step, of_row) = [], plan.sum_steps
     for extent, stride in [*zip(p.taps, p.w_strides[3:], strict=True)][-2 if of_run else -1 :: -1]:
         taps.append(Dim(extent, step, stride))
         step *= extent
@@ -98,7 +85,9 @@ def _write_piece(
     elif of_run:
         lanes = [Dim(p.taps[-1], plan.lane_count, p.w_strides[-1]), Dim(plan.lane_count, 1, lane_step)]
     else:
-        count = b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width)
+        count: Index = plan.width
+        if plan.lane_count % plan.width:
+            count = b.minimum(b.sub(plan.lane_count, b.mul(block, plan.width)), plan.width)
         lanes = [Dim(count, 1, lane_step)]
         if plan.lanes_in_place:  # the last block begins early
             first_lane = b.sub(plan.width, count)
@@ -106,9 +95,12 @@ def _write_piece(
         [(first_group(plan, b, bundle), group), (block, plan.width * lane_step), (first, row_step)]
     )  # fmt: skip
     target = b.at(at.w, origin, STORAGE[p.out_dtype])
-    of_rows = (Dim(rows, plan.width, row_step), plan.finish_rows)
+    of_rows = (Dim(rows, of_row, row_step), plan.finish_rows)
 
     def unpack(target: Value, lanes: list[Dim], first_lane: Index) -> None:
+        if plan.taps_inside:
+            weights_copy(plan).emit(b, sums, target, [*lanes, of_rows[0], *taps])
+            return
         unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
 
     if not (isinstance(plan, GroupWeightsPlan) and plan.lanes % plan.lane_count):
@@ -169,8 +161,9 @@ def weights_copy(plan: WeightsPlan) -> Copy:
     """From sums to weights."""
     p = plan.problem
     return Copy(
-        isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype, accumulate=p.accumulate
-    )
+        isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
+        accumulate=p.accumulate, ordinary=plan.ordinary_sums,
+    )  # fmt: skip
 
 
 def _add_chunks(plan: WeightsPlan, b: Builder, sums: Value, rows: Index) -> None:

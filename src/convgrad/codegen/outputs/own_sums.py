@@ -10,6 +10,7 @@ from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
+from convgrad.codegen.loops.half_vectors import Columns, of_taps, weights_columns
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.outputs.finish import weights_copy, write_rows
 from convgrad.codegen.stages import Places
@@ -34,6 +35,8 @@ class OwnSums:
     last_block: Index
     number: Index = 0  # of the block of windows
     row: Index = 0  # from which on `sums` holds them, of the rows of the task
+    last: bool = False  # whether the tile is that of the last lane block
+    rows: int = 0  # row channels of the tile; 0: as many as the plan says
 
     def place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
         """Where the sums of a tile are."""
@@ -42,7 +45,8 @@ class OwnSums:
             return self.sums
         which = 0 if plan.in_turn else b.sub(lane_block, self.first_block)
         place = b.sub(row, self.row)
-        offset = b.dot([(which, plan.sum_block), (tap, plan.sum_rows * plan.width), (place, plan.width)])
+        of_tap, of_row = plan.sum_steps
+        offset = b.dot([(which, plan.sum_block), (tap, of_tap), (place, of_row)])
         return b.at(self.sums, offset, ARITHMETIC[plan.compute])
 
     def before(self, b: Builder, place: Value) -> list[Value]:
@@ -121,9 +125,18 @@ class OwnSums:
 
         def of_block(lane_block: Index, _: object) -> None:
             def of_rows(row: Index, _: object) -> None:
-                rows = b.minimum(b.sub(last, row), plan.finish_rows)
-                sums = self.place(b, lane_block, 0, row)
-                write_rows(plan, b, self.at, sums, self.bundle, lane_block, b.add(self.first_row, row), rows)
+                sums, channel = self.place(b, lane_block, 0, row), b.add(self.first_row, row)
+
+                def write(rows: Index) -> None:
+                    write_rows(plan, b, self.at, sums, self.bundle, lane_block, channel, rows)
+
+                many, rest = plan.finish_rows, b.minimum(b.sub(last, row), plan.finish_rows)
+                if plan.finishes_evenly:
+                    write(many)
+                elif plan.taps_inside:
+                    b.either(b.compare("eq", rest, many), lambda: write(many), lambda: write(rest))
+                else:
+                    write(rest)
 
             b.loop(first, last, of_rows, step=plan.finish_rows, name="row")
 
@@ -141,8 +154,6 @@ class OwnSums:
         plan, p = self.plan, self.plan.problem
         group = p.w_strides[0]
         channel = b.add(self.first_row, row)
-        if plan.rows_repeated:
-            channel = b.minimum(channel, plan.row_count - plan.row_channels)
         taps = zip(b.split(tap, p.taps), p.w_strides[3:], strict=True)
         lane = b.mul(lane_block, plan.width)
         if plan.lanes_in_place:
@@ -153,12 +164,14 @@ class OwnSums:
 
         def partly() -> None:
             store(place, None)
+            done, *_ = self._vectors[0]  # lanes that are those of a block before
             box = [
                 Dim(b.minimum(rows, plan.row_channels), plan.width, self._row_step),
-                Dim(b.minimum(lanes, plan.width), 1, 1),
+                Dim(b.sub(b.minimum(lanes, plan.width), done), 1, 1),
             ]
             of_tap = Dim(plan.tile_taps, plan.sum_rows * plan.width, p.w_strides[-1])
-            weights_copy(plan).emit(b, place, target, [of_tap, *box])
+            here, there = b.at(place, done, ARITHMETIC[plan.compute]), b.at(target, done, STORAGE[p.out_dtype])
+            weights_copy(plan).emit(b, here, there, [of_tap, *box])
 
         whole = self._whole(b, rows, lanes)
         if whole is None:
@@ -175,6 +188,16 @@ class OwnSums:
             straight.store(b, target, tile)
 
     @property
+    def _vectors(self) -> Columns:
+        """Of the tile, of one tap."""
+        return weights_columns(self.plan, last=self.last or self.plan.lane_blocks == 1)
+
+    @property
+    def _lanes(self) -> int:
+        """Of which all tiles like this one have whole weights, if the lanes are a multiple of them."""
+        return self.plan.lanes if self.last and self.plan.may_end_early else self.plan.width
+
+    @property
     def _row_step(self) -> int:
         """From a channel of the rows to the next, in the weights."""
         return self.plan.problem.w_strides[2 if self.plan.rows_shift else 1]
@@ -187,9 +210,9 @@ class OwnSums:
         """Whether the weights have all rows and lanes of a tile; None: always."""
         plan = self.plan
         conditions = []
-        if plan.row_count % plan.row_channels and not plan.rows_in_place:
+        if plan.row_count % plan.row_channels and not plan.rest_rows:
             conditions.append(b.compare("sge", rows, plan.row_channels))
-        if plan.lane_count % plan.width and not plan.lanes_in_place:
+        if plan.lane_count % self._lanes and not plan.lanes_in_place:
             conditions.append(b.compare("sge", lanes, plan.width))
         if len(conditions) == 2:
             return b.both(*conditions)
@@ -198,11 +221,11 @@ class OwnSums:
     def _straight(self) -> Tile:
         """The tile with its sums among the weights."""
         plan, strides, row_step = self.plan, self.plan.problem.w_strides, self._row_step
-        taps, channels, vectors = range(plan.tile_taps), range(plan.row_channels), range(plan.vectors)
-        row_taps, column_taps = (taps, range(1)) if plan.rows_shift else (range(1), taps)
+        taps, channels = range(plan.tile_taps), range(self.rows or plan.row_channels)
+        row_taps, column_taps = (taps, 1) if plan.rows_shift else (range(1), plan.tile_taps)
         return replace(
             self.tile,
             c_dtype=plan.problem.out_dtype,
             c_rows=tuple(t * strides[-1] + c * row_step for t in row_taps for c in channels),
-            c_columns=tuple(t * strides[-1] + v * plan.lanes for t in column_taps for v in vectors),
+            c_columns=of_taps(self._vectors, column_taps, strides[-1])[0],
         )

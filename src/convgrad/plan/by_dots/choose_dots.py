@@ -65,7 +65,7 @@ def dot_data_candidates(
     channels_in, channels_out = problem.shapes[given][2], problem.shapes[solved][2]
     taps = prod(problem.taps) / prod(len(axis.phases) for axis in axes)
     pairs = max(1, -(-channels_in // PAIR))
-    two = 2 if channels_in % PAIR == 0 else 1  # at a time
+    two = 2 if channels_in > 1 else 1  # at a time
     depth = depth_of(channels_in)
     padded = -(-max(1, channels_in) // depth) * depth
     cost = _moving(problem, given, solved, two) + LOOK * needs_watch(problem.dtype, 1)

@@ -26,6 +26,7 @@ ALIKE = 0.5  # of the cycles of products, which are one a cycle: others count tw
 LATENCY = 6.0  # cycles of a dot product
 ONE_VECTOR = 1.5  # cycles, measured, of a row of a tile of one vector: its word is broadcast apart
 TIE = 0.9  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
+TIE_LAST = 0.78  # likewise where channels of both sides are innermost: words of neighbours are turned there, these not
 
 
 def far_pairs_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, FarPairsPlan]]:
@@ -72,7 +73,8 @@ def _along(base: FarPairsPlan, side: str, other: str, machine: Machine) -> tuple
         cycles += times * _picking(problem, axes, base.fold, tensor)
     if not lanes_first[side]:
         cycles += TOGETHER * plan.row_shares * _words(problem, axes, side)
-    tie = HALF_EMPTY if problem.groups > 1 and 2 * lanes <= LANES else TIE
+    tie = TIE_LAST if all(lanes_first.values()) else TIE
+    tie = HALF_EMPTY if problem.groups > 1 and 2 * lanes <= LANES else tie
     return cycles, tie * (cycles - ALIKE * products + LOOK * base.watch), plan
 
 

@@ -128,6 +128,11 @@ class FarPairsPlan(WeightsPlan):
     watch: bool
     fallback: WeightsPlan | None = None
 
+    @property
+    def may_end_early(self) -> bool:
+        """Yes."""
+        return True
+
     def strides_of(self, tensor: str) -> Ints:
         """Of a tensor, where the folded axis goes on by pairs, or by elements of the scale."""
         strides = list(self.problem.strides[tensor])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
@@ -47,6 +48,11 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
     def depth(self) -> int:
         """Windows of a block, in whole units."""
         return -(-self.block[0] * self.window_strides[0] // DEPTH) * DEPTH
+
+    @property
+    def summed(self) -> int:
+        """Windows that `depth` is made of."""
+        return prod(self.block)
 
     @property
     def lane_slab(self) -> Ints:

@@ -126,8 +126,8 @@ class MatrixDataPlan(DataPlan):
 
     @property
     def packs_pairs(self) -> bool:
-        """Whether weights are moved two by two: numbers are one bf16, and their channels come in pairs."""
-        return self.pieces == 1 and self.in_channels % 2 == 0
+        """Whether weights are moved two by two: numbers are one bf16, and there are two channels at least."""
+        return self.pieces == 1 and self.in_channels > 1
 
     @property
     def stages_weights(self) -> bool:

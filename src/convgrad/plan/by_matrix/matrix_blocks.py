@@ -17,6 +17,7 @@ from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import OVERFLOW
+from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import roomy
 from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.plan.tiles import dot_cycles
@@ -99,12 +100,23 @@ def _blocks(plan: MatrixWeightsPlan) -> Iterator[Ints]:
             if prod(block) >= DEPTH:
                 yield tuple(block)
             following = min(windows, 2 * block[n])
+            if n == len(block) - 1 and not isinstance(plan, DotWeightsPlan):
+                following = even_share(windows, following)
+                if following > DEPTH:
+                    following = _whole_steps(windows, following, block[n])
             if prod(block) // block[n] * following > MOST_WINDOWS:
                 break
             block[n] = following
         if block[n] < windows:
             break
     yield tuple(block)
+
+
+def _whole_steps(windows: int, size: int, less: int) -> int:
+    """About `size` windows of a row, but more than `less`: steps of a sum, and blocks alike, if that can be."""
+    steps = -(-size // DEPTH) * DEPTH
+    alike = (n for n in range(steps, less, -DEPTH) if windows % n == 0)
+    return next(alike, min(windows, steps))
 
 
 def _chunked(plan: Plan) -> Iterator[Plan]:

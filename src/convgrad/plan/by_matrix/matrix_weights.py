@@ -107,6 +107,18 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return self.pieces * self.x_piece
 
     @property
+    def fills_slabs(self) -> bool:
+        """Whether packing writes all that tiles read: no border, no gap between rows, no tile that is not whole."""
+        whole = self.row_count % self.row_channels == self.lane_count % self.width == 0 == self.block[-1] % 2
+        blocks = all(axis.windows % size == 0 for axis, size in zip(self.axes, self.block, strict=True))
+        return whole and blocks and self.depth == self.summed and not any(axis.clipped for axis in self.axes)
+
+    @property
+    def summed(self) -> int:
+        """Windows that `depth` is made of."""
+        return prod(self.flat_block)
+
+    @property
     def lane_slab(self) -> Ints:
         """Of y per axis, of one lane block; an element of a flat axis is half a pair."""
         flat = row_major(self.plane_extent, self.width)

@@ -52,11 +52,6 @@ class RunWeightsPlan(WeightsPlan):
         return self.row_count
 
     @property
-    def rows_repeated(self) -> int:
-        """None: the last tile has as many rows as there are."""
-        return 0
-
-    @property
     def run(self) -> int:
         """Numbers that a row of taps meets."""
         return self.problem.taps[-1] * self.lane_count

@@ -66,7 +66,7 @@ class DataPlan(DataSlab):
     def last_vectors(self) -> range | None:
         """Where the vectors of the last block of lanes are that nobody else computes, if it has fewer than others."""
         vectors, rest = self.width // self.lanes, -(-(self.out_channels % self.width) // self.lanes)
-        along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
+        along_channels = (type(self) is DataPlan or self.BY_DOTS) and not (self.pixels or self.spread)
         if not along_channels or rest in (0, vectors) or self.out_channels < self.width:
             return None
         if self.lanes_begin_early and not self.writes_in_place:
@@ -75,6 +75,12 @@ class DataPlan(DataSlab):
         return every[vectors - rest :] if self.lanes_begin_early else every[:rest]
 
     # --- results
+
+    @property
+    def ordinary_sums(self) -> bool:
+        """Whether results are bf16 of which none is denormal, since units watch for data that would make some."""
+        p = self.problem
+        return self.ON_UNITS and p.dtype == p.out_dtype == "bf16" and not p.accumulate
 
     def span(self, n: int) -> int:
         """Outputs of every phase that a tile covers on axis n."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
+from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
 from convgrad.problem.conv import Ints
@@ -82,13 +83,26 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def rows_at_once(self) -> int:
-        """Those, of one lane block."""
-        tiles = max(1, FINISH_NUMBERS // (self.taps * self.width * self.row_channels))
-        return min(self.share_rows, tiles * self.row_channels)
+        """Those, of one lane block: as many each time, if that can be."""
+        most = max(1, FINISH_NUMBERS // (self.taps * self.width * self.row_channels))
+        return even_share(self.tiles_of_rows, most) * self.row_channels
+
+    @property
+    def taps_inside(self) -> bool:
+        """Whether sums lie as the weights do whose taps are inside row channels: then these are written by turning."""
+        p = self.problem
+        lane, row = (1, 2) if self.rows_shift else (2, 1)
+        inside = all(abs(step) < abs(p.w_strides[row]) < abs(p.w_strides[lane]) for step in p.w_strides[3:])
+        return self.by_rows and inside and not self.spread
+
+    @property
+    def sum_steps(self) -> tuple[int, int]:
+        """Of the sums of a task that keeps them: from tap to tap, and from row channel to row channel."""
+        return (self.width, self.taps * self.width) if self.taps_inside else (self.sum_rows * self.width, self.width)
 
     @property
     def sum_block(self) -> int:
-        """Sums of one lane block, order (taps, row channel, lane)."""
+        """Sums of one lane block, order (taps, row channel, lane), or with taps inside row channels."""
         return self.taps * self.sum_rows * self.width
 
     @property
@@ -121,6 +135,12 @@ class WeightsPlan(WeightsSlabs):
     # --- weights
 
     @property
+    def ordinary_sums(self) -> bool:
+        """Whether results are bf16 of which none is denormal, since units watch for data that would make some."""
+        p = self.problem
+        return self.ON_UNITS and p.dtype == p.out_dtype == "bf16" and not p.accumulate
+
+    @property
     def straight(self) -> bool:
         """Whether register tiles are stored as weights: lanes lie side by side there."""
         p = self.problem
@@ -133,16 +153,51 @@ class WeightsPlan(WeightsSlabs):
         return True
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether the last block of lanes has a tile of its own, and so have the last rows."""
+        return type(self) is WeightsPlan and not self.spread
+
+    @property
+    def rest_rows(self) -> int:
+        """Row channels of the last tile, if it has fewer than others."""
+        return self.row_count % self.row_channels if self.may_end_early else 0
+
+    @property
+    def last_vectors(self) -> range | None:
+        """Where the vectors of the last block of lanes are that hold channels nobody else has, if these are fewer.
+
+        Streams of 16 bits are pairs of vectors.
+        """
+        vectors, rest = self.vectors, -(-(self.lane_count % self.width) // self.lanes)
+        pairs = self.past_caches and self.problem.out_dtype != self.compute
+        if not self.may_end_early or self.lane_blocks == 1 or rest in (0, vectors) or (pairs and rest % 2):
+            return None
+        every = range(0, self.width, self.lanes)
+        return every[vectors - rest :] if self.lanes_in_place else every[:rest]
+
+    @property
     def finish_rows(self) -> int:
-        """Row channels of one task of the second stage."""
-        return min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        """Row channels of one task of the second stage; always as many, if that makes whole squares of bf16."""
+        if self.taps_inside:
+            return self.rows_at_once
+        most = min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        alike = (n for n in range(most, most // 2, -1) if self._divides(n))
+        return next(alike, most) if self.ordinary_sums else most
+
+    @property
+    def finishes_evenly(self) -> bool:
+        """Whether that is how many there are each time."""
+        return (self.ordinary_sums or self.taps_inside) and self._divides(self.finish_rows)
+
+    def _divides(self, rows: int) -> bool:
+        return self.row_count % rows == 0 and (not self.own_sums or self.share_rows % rows == 0)
 
     @property
     def staged_bytes(self) -> int:
         """Of those rows, at some taps at a time if a row of all is much, in the order of the weights."""
         row = SIZES[self.compute] * self.finish_rows * self.width
         taps = self.taps if self.along_windows else min(self.taps, max(1, MOST_STAGED_BYTES // max(1, row)))
-        return 0 if self.straight else taps * row
+        return 0 if self.straight or self.taps_inside else taps * row
 
     @property
     def finish_grid(self) -> Ints:

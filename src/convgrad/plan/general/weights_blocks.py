@@ -41,8 +41,8 @@ class WeightsBlocks:
     x_pixel_major: bool  # of the slab of the row side: channels innermost
     rows_together: int = 0  # of them, that lie side by side: whole tiles; 0: all
     direct: bool = False  # the tensors themselves serve as slabs
-    rows_in_place: bool = False  # the tensor of the row side serves as its slab: the last tile begins early
-    lanes_in_place: bool = False  # likewise that of the lane side, and the last block of lanes
+    rows_in_place: bool = False  # the tensor of the row side serves as its slab
+    lanes_in_place: bool = False  # likewise that of the lane side: the last block of lanes begins early
     unroll: int = 1  # windows written out together
     reasons: tuple[str, ...] = ()
 
@@ -139,8 +139,3 @@ class WeightsBlocks:
     def grid(self) -> Ints:
         """Tasks of the first stage."""
         return (self.chunks, self.bundles, self.lane_shares, self.row_shares)
-
-    @property
-    def rows_repeated(self) -> int:
-        """Row channels of a last tile that begins early, which the one before it has, too."""
-        return -self.row_count % self.row_channels if self.rows_in_place else 0

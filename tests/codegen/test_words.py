@@ -1,0 +1,79 @@
+"""Sums that become bf16 before they are turned, and words of two rows that are turned by whole lines."""
+
+import numpy as np
+import pytest
+
+from codegen.buffers import StridedArray
+from codegen.copies import assert_copied, box_copy, run_copy, whole_numbers
+from codegen.dense_problems import X, Y, problem_of
+from codegen.dot_cases import needs_dots
+from codegen.emitted import HOST_ISAS
+from codegen.random_problems import check_plan
+from convgrad.codegen.copies.copying import Copy
+from convgrad.codegen.copies.paired_copies import PairedCopy
+from convgrad.codegen.isa import ISAS
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.dtypes import numpy_dtype
+from convgrad.plan.by_dots.dots import DotDataPlan
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import machine_for
+
+pytestmark = needs_dots
+BF16 = {"dtype": "bf16", "out_dtype": "bf16"}
+EXTENTS = [(32, 16), (33, 16), (17, 5), (31, 33), (64, 37), (100, 16), (16, 32)]  # rows that are rounded, columns
+ROWS = [(16, 32), (16, 33), (5, 31), (19, 40), (16, 17), (24, 200), (3, 16), (16, 129), (24, 160)]  # words, numbers
+isas = [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("extents", EXTENTS, ids=str)
+def test_sums_are_rounded_and_turned(extents, known):
+    """To the bits of numpy's rounding, halves to even."""
+    rows, columns = extents
+    for isa in isas:
+        source = StridedArray(extents, (columns + 3, 1), np.float32, low=known)
+        target = StridedArray(extents, (1, rows + 5), numpy_dtype("bf16"), low=known)
+        source.view[...] = (np.random.default_rng(rows).integers(-(2**12), 2**12, extents) * 8 + 4) / 8
+        copy = Copy(isa=ISAS[isa], compute="f32", src_dtype="f32", dst_dtype="bf16", ordinary=True)
+        moved = box_copy(copy, (columns + 3, 1), (1, rows + 5))
+        run_copy(isa, source, target, extents, (known, known), moved)
+        assert_copied(target, source.view.astype(numpy_dtype("bf16")).astype(np.float64))
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("gap", [0, 7], ids=["lines", "rows anywhere"])
+@pytest.mark.parametrize("extents", ROWS, ids=str)
+def test_words_of_two_rows_are_turned(extents, gap, known):
+    words, numbers = extents
+    step, isa = -(-(numbers + 40) // 64) * 64 + gap, HOST_ISAS[-1]
+    shape, steps = (words, 2, numbers), (2 * step, step, 1)
+    for begin in (0, 5):
+        source = StridedArray((words, 2, numbers + begin), steps, numpy_dtype("bf16"), low=known)
+        target = StridedArray((numbers, words, 2), (2 * words + 6, 2, 1), numpy_dtype("bf16"), low=known)
+        source.buffer.bytes[:] = 1  # between rows, too: what is taken from there shows beside the target
+        source.view[...] = whole_numbers(source.view.shape, "bf16")
+        expected = source.view[:, :, begin:].transpose(2, 0, 1).astype(np.float64)
+
+        def moved(b, src, dst, dims, begin=begin):
+            room = b.emit("ptr", "alloca [512 x float], align 64")
+            copy = PairedCopy(
+                isa=ISAS[isa], compute="f32", src_dtype="bf16", dst_dtype="f32", partner=step, watch=None, room=room
+            )  # fmt: skip
+            inside = box_copy(copy, (2 * step, 1), (1, words + 3))
+            inside(b, b.at(src, begin, STORAGE["bf16"]), dst, [words, dims[2]])
+
+        run_copy(isa, source, target, shape, (True, True, known), moved)
+        assert_copied(target, expected)
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("channels", [(3, 20), (19, 20), (37, 18), (53, 33), (265, 17)], ids=str)
+@pytest.mark.parametrize("unknown", [X, Y])
+def test_odd_channels(unknown, channels, layout):
+    """Whose last one has no partner."""
+    isa = HOST_ISAS[-1]
+    channels = channels if unknown is Y else channels[::-1]
+    problem = problem_of(unknown, (6, 9), (6, 9), (3, 3), channels=channels, low=1, layout=layout, **BF16)
+    (plan,) = [plan for plan in variants(problem, machine_for(isa)) if type(plan) is DotDataPlan]
+    for low in (False, True):
+        check_plan(problem, plan, machine_for(isa), low=low)
