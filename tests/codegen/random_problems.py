@@ -116,7 +116,8 @@ def check_plan(problem, plan, machine, seed=0, low=False, run=run_here):
         axes = (0, *range(3, problem.rank + 3))
         results.append((bias, start + values[problem.bias_gradient].sum(axes).reshape(-1)))
     before = [array.buffer.inside.copy() for array in given]
-    run(lower(plan), machine, [*(arrays[name] for name in "xwy"), bias], low=low)
+    ran = run(lower(plan), machine, [*(arrays[name] for name in "xwy"), bias], low=low) or []
+    assert not any(symbol.startswith("again.") for symbol in ran), "numbers that are not of the arrays were looked at"
     for array, held in zip(given, before, strict=True):
         assert np.array_equal(array.buffer.inside, held), "an input was written to"
     for result, wanted in results:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from codegen.dense_problems import W, problem_of
 from codegen.dot_cases import (
     EMULATED,
     FEW,
@@ -57,6 +58,8 @@ def with_one_tap(plain, self, *arguments):
     return plain(replace(self, taps=[replace(tap, extent=1) for tap in self.taps]), *arguments)
 
 
+SHORT = problem_of(W, (3, 3), (3, 3), (3, 3), channels=(34, 40), low=1, layout="NXC")  # rows that are no squares
+
 BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
     "the last pairs of a step are left out": (DotTile, "_step", without_the_rest, PACKED["a few channels, NXC"]),
     "what runs do not fill is not zeroed": (
@@ -65,7 +68,7 @@ BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
         nothing,
         RUNS["3 channels, taps 7, stride 2, NXC"],
     ),
-    "the last of an odd row of x is left out": (PairedRuns, "_last", nothing, PACKED["rows of odd length, NXC"]),
+    "the last of an odd row of x is left out": (PairedRuns, "_last", nothing, SHORT),
     "the last of an odd row of y meets itself": (
         PairedCopy,
         "with_partner",
