@@ -70,6 +70,11 @@ def most_added(problem: ConvProblem, machine: Machine) -> int | None:
     return MOST_OVERLAPPING if prod(problem.taps) > 1 and set(problem.stride) == {1} else MOST_ADDED
 
 
+def makes_ordinary(problem: ConvProblem) -> bool:
+    """Whether results of a unit are bf16 of which none is denormal, since it watches for data that would make some."""
+    return problem.dtype == problem.out_dtype == "bf16" and not problem.accumulate
+
+
 def needs_watch(dtype: str, pieces: int) -> bool:
     """Whether numbers that the unit would compute with differently from f32 arithmetic must be looked for.
 

@@ -11,6 +11,7 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.general.data_slab import DataSlab
 from convgrad.plan.general.room import Room, staged_channels, staged_taps
 from convgrad.plan.strides import row_major
+from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import Ints
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
@@ -78,9 +79,8 @@ class DataPlan(DataSlab):
 
     @property
     def ordinary_sums(self) -> bool:
-        """Whether results are bf16 of which none is denormal, since units watch for data that would make some."""
-        p = self.problem
-        return self.ON_UNITS and p.dtype == p.out_dtype == "bf16" and not p.accumulate
+        """Whether the processor may round them in its own way."""
+        return self.ON_UNITS and makes_ordinary(self.problem)
 
     def span(self, n: int) -> int:
         """Outputs of every phase that a tile covers on axis n."""

@@ -11,6 +11,7 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
+from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import Ints
 
 NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
@@ -136,9 +137,8 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def ordinary_sums(self) -> bool:
-        """Whether results are bf16 of which none is denormal, since units watch for data that would make some."""
-        p = self.problem
-        return self.ON_UNITS and p.dtype == p.out_dtype == "bf16" and not p.accumulate
+        """Whether the processor may round them in its own way."""
+        return self.ON_UNITS and makes_ordinary(self.problem)
 
     @property
     def straight(self) -> bool:
