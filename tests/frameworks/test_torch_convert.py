@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from convgrad.torch import convert, nn, restore  # noqa: E402
+from convgrad.torch import convert, converted, nn, restore  # noqa: E402
 
 KINDS = [
     f"{lazy}Conv{transposed}{rank}d" for lazy in ("", "Lazy") for transposed in ("", "Transpose") for rank in (1, 2, 3)
@@ -41,25 +41,28 @@ def test_converted_models_compute_the_same_and_come_back():
     block, src = model(), torch.randint(-2, 3, (2, 3, 6, 7)).float()
     block.body[0] = torch.nn.Identity()  # normalisation would round
     expected, text = block(src), repr(block)
-    done = convert(block)
+    assert convert(block) is block
+    done = converted(block)
     assert done.taken == {"stem": "Conv2d", "body.1": "Conv2d", "up": "ConvTranspose2d"}
     assert done.left == {}
-    assert str(done) == "layers converted: 2 Conv2d, 1 ConvTranspose2d"
+    assert str(done) == "layers on convgrad: 2 Conv2d, 1 ConvTranspose2d"
     assert type(block.stem) is type(block.again) is nn.Conv2d
     assert type(block.listed[0]) is nn.ConvTranspose2d
     assert torch.equal(block(src), expected)
-    assert convert(block).taken == {}
-    assert restore(block).taken == done.taken
+    assert converted(convert(block)) == done
+    assert restore(block) is block
     assert repr(block) == text
+    assert converted(block).left == dict.fromkeys(done.taken, "not converted")
     assert torch.equal(block(src), expected)
-    assert (convert(block).taken, convert(block, back=True).taken) == (done.taken, done.taken)
+    assert converted(convert(block)) == done
+    assert converted(convert(block, back=True)).taken == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layer_has_its_own_class(kind):
     channels = (4,) if kind.startswith("Lazy") else (3, 4)
     layer = getattr(torch.nn, kind)(*channels, 3)
-    assert convert(layer).taken == {"": kind}
+    assert converted(convert(layer)).taken == {"": kind}
     assert type(layer) is getattr(nn, kind)
     restore(layer)
     assert type(layer) is getattr(torch.nn, kind)
@@ -112,7 +115,7 @@ def test_layers_with_parametrizations_are_converted(wrap):
     model = torch.nn.Sequential(layer).eval()
     expected = model(src)
     power = copy.deepcopy(model.state_dict())
-    assert convert(model).taken == {"0": "Conv2d"}
+    assert converted(convert(model)).taken == {"0": "Conv2d"}
     assert isinstance(layer, nn.Conv2d)
     assert all(torch.equal(value, power[name]) for name, value in model.state_dict().items())
     torch.testing.assert_close(model(src), expected, rtol=0, atol=27 * 2**-22)  # 27 products, each below 4 in size
@@ -151,25 +154,27 @@ def test_what_cannot_be_vouched_for_is_left_and_said():
             "linear": torch.nn.Linear(3, 4),
         }
     )
-    done = convert(network)
-    assert done.taken == {}
+    done = converted(convert(network))
+    assert done.taken == {"ours": "Careful"}
     assert str(done).splitlines() == [
-        "layers converted: none",
-        "left as it was: own, Scaled is a subclass of Conv2d and may do anything; change its base",
-        "left as it was: replaced, its forward was replaced",
-        "left as it was: complex, it holds complex64, for which there are no kernels",
+        "layers on convgrad: 1 Careful",
+        "left to PyTorch: own, Scaled is a subclass of Conv2d and may do anything; change its base",
+        "left to PyTorch: replaced, its forward was replaced",
+        "left to PyTorch: complex, it holds complex64, for which there are no kernels",
     ]
     assert type(network["own"]) is Scaled
-    assert str(convert(Scaled(3, 4, 3))).splitlines()[1].startswith("left as it was: the model itself, Scaled is a ")
+    alone = converted(convert(Scaled(3, 4, 3)))
+    assert str(alone).splitlines()[0] == "layers on convgrad: none"
+    assert str(alone).splitlines()[1].startswith("left to PyTorch: the model itself, Scaled is a ")
 
 
 def test_layers_on_other_devices_are_left_but_meta_has_shapes():
     layer = torch.nn.Conv2d(3, 4, 3, device="meta")
-    assert convert(layer).taken == {"": "Conv2d"}
+    assert converted(convert(layer)).taken == {"": "Conv2d"}
     assert layer(torch.empty(1, 3, 5, 5, device="meta")).shape == (1, 4, 3, 3)
     elsewhere = torch.nn.Conv2d(3, 4, 3)
     elsewhere.register_parameter("weight", torch.nn.Parameter(_Elsewhere(elsewhere.weight.data)))
-    assert convert(elsewhere).left == {"": "it lies on cuda:0, and kernels run on the CPU"}
+    assert converted(convert(elsewhere)).left == {"": "it lies on cuda:0, and kernels run on the CPU"}
 
 
 class _Elsewhere(torch.Tensor):
@@ -187,12 +192,7 @@ def test_padding_that_pytorch_has_no_word_for_is_not_restored():
         nn.Conv1d(3, 3, 3, padding=((1, 1),)),
         nn.Conv1d(3, 3, 3, padding="same"),
     )
-    done = restore(network)
-    assert done.taken == {"2": "Conv1d", "3": "Conv1d"}
-    assert done.left == {
-        "0": "torch.nn has no word for padding = ((1, 2),)",
-        "1": "torch.nn has no word for padding = same_lower",
-    }
-    assert type(network[2]) is torch.nn.Conv1d
+    assert converted(restore(network)).taken == {"0": "Conv1d", "1": "ConvTranspose1d"}
+    assert type(network[2]) is type(network[3]) is torch.nn.Conv1d
     src = torch.randint(-2, 3, (1, 2, 6)).float()
     assert network(src).shape == (1, 3, 7)

@@ -196,6 +196,22 @@ def test_traced_programs_are_taken_too():
     assert count.operations["ConvolutionBackwardData"] == 1
 
 
+@pytest.mark.filterwarnings("error", "ignore::DeprecationWarning")
+def test_programs_traced_meanwhile_hold_operators_of_pytorch():
+    layers, src = (
+        torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ConvTranspose2d(4, 2, 4, 2)),
+        integers(1, 3, 5, 5),
+    )
+    with ct.enabled():
+        expected = layers(src)
+        traced = torch.jit.trace(layers, src)
+        assert torch.equal(traced(src), expected)
+        assert traced(integers(2, 3, 9, 7)).shape == (2, 2, 16, 12)  # extents are not fixed
+        assert ct.taken().left == {}
+    assert [node.kind() for node in traced.inlined_graph.nodes()].count("aten::_convolution") == 2
+    torch.testing.assert_close(traced(src), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_complex_convolutions_are_those_of_their_parts():
     src, weights = integers(1, 2, 5, dtype=torch.complex64) * 1j, integers(3, 2, 3, dtype=torch.complex64)
     expected = F.conv1d(src, weights)

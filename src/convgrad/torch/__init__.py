@@ -10,7 +10,7 @@ except ImportError as error:
     raise ImportError(f"convgrad.torch needs PyTorch ({error}): pip install 'convgrad[torch]'") from error
 
 from convgrad.torch import nn
-from convgrad.torch.conversion import Conversion, convert, restore
+from convgrad.torch.conversion import Converted, convert, converted, restore
 from convgrad.torch.functions import (
     bias_add_backward,
     conv_transpose,
@@ -24,13 +24,14 @@ from convgrad.torch.results import keep_results
 from convgrad.torch.takeover import Taken, disable, enable, enabled, is_enabled, taken
 
 __all__ = [
-    "Conversion",
+    "Converted",
     "Taken",
     "bias_add_backward",
     "conv_transpose",
     "conv_transpose_backward_data",
     "conv_transpose_backward_weights",
     "convert",
+    "converted",
     "convolution",
     "convolution_backward_data",
     "convolution_backward_weights",

@@ -7,7 +7,9 @@ parameters, buffers, hooks, the training flag, and whoever holds the layer, an o
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -18,59 +20,76 @@ from convgrad.torch import nn
 NAMES = tuple(f"{lazy}Conv{kind}{rank}d" for lazy in ("", "Lazy") for kind in ("", "Transpose") for rank in (1, 2, 3))
 TO_CONVGRAD = {getattr(torch.nn, name): getattr(nn, name) for name in NAMES}
 TO_TORCH = {ours: theirs for theirs, ours in TO_CONVGRAD.items()}
+Model = TypeVar("Model", bound=torch.nn.Module)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
-class Conversion:
-    """What `convert` or `restore` did; `print` says it. Layers are named as in `model.named_modules()`."""
+class Converted:
+    """The convolutions of a model; `print` says them. Layers are named as in `model.named_modules()`."""
 
-    taken: dict[str, str]  # name of a layer: name of its class
-    left: dict[str, str]  # name of a convolution that stays as it was: why
+    taken: dict[str, str]  # name of a layer that runs on convgrad: name of its class
+    left: dict[str, str]  # name of a convolution that does not: why
 
     def __str__(self) -> str:
-        """How many layers of each kind, and a line for each that was left."""
+        """How many layers of each kind run on convgrad, and a line for each that does not."""
         kinds = Counter(self.taken.values())
         words = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none"
-        lines = [f"layers converted: {words}"]
-        lines += [f"left as it was: {name or 'the model itself'}, {why}" for name, why in self.left.items()]
+        lines = [f"layers on convgrad: {words}"]
+        lines += [f"left to PyTorch: {name or 'the model itself'}, {why}" for name, why in self.left.items()]
         return "\n".join(lines)
 
 
-def convert(model: torch.nn.Module, *, back: bool = False) -> Conversion:
+def convert(model: Model, *, back: bool = False) -> Model:
     """Let the convolutions of a model, and the model itself if it is one, run on convgrad; `back` is `restore`.
 
-    Convolutions that it cannot vouch for stay as they were, and the result says why: subclasses, whose code may count
-    on anything; layers whose `forward` was replaced; types and devices that there are no kernels for. Layers with
-    parametrizations, `torch.nn.utils.weight_norm` or `spectral_norm` are converted, lazy ones too.
+    The model is changed in place, and is the result. Convolutions that cannot be vouched for stay as they were, and
+    `converted` says why: subclasses, whose code may count on anything; layers whose `forward` was replaced; types and
+    devices that there are no kernels for. Layers with parametrizations, `torch.nn.utils.weight_norm` or
+    `spectral_norm` are converted, lazy ones too.
     """
     if back:
         return restore(model)
-    return _exchange(model, TO_CONVGRAD, _why_not)
+    for _, layer, plain in _convolutions(model, TO_CONVGRAD):
+        if not _why_not(layer, plain):
+            _become(layer, plain, TO_CONVGRAD)
+    return model
 
 
-def restore(model: torch.nn.Module) -> Conversion:
-    """Make the convolutions of a model those of `torch.nn` again.
+def restore(model: Model) -> Model:
+    """Make the convolutions of a model, in place, those of `torch.nn` again; the result is the model.
 
-    Layers with padding that `torch.nn` has no word for, pairs or SAME, stay as they are.
+    Layers with padding that `torch.nn` has no word for, pairs or SAME, stay as they are, and `converted` names them.
     """
-    return _exchange(model, TO_TORCH, _why_not_back)
+    for _, layer, plain in _convolutions(model, TO_TORCH):
+        if plain in TO_TORCH and _is_padding_of_torch(layer.padding):
+            _become(layer, plain, TO_TORCH)
+    return model
 
 
-def _exchange(model: torch.nn.Module, classes: dict[type, type], why_not) -> Conversion:
-    taken, left = {}, {}
+def converted(model: torch.nn.Module) -> Converted:
+    """Which convolutions of a model run on convgrad, by `convert` or from the start, and why others do not."""
+    taken = {name: plain.__name__ for name, _, plain in _convolutions(model, TO_TORCH)}
+    left = {
+        name: _why_not(layer, plain) or "not converted"
+        for name, layer, plain in _convolutions(model, TO_CONVGRAD)
+        if name not in taken
+    }
+    return Converted(taken, left)
+
+
+def _convolutions(model: torch.nn.Module, classes: dict[type, type]) -> Iterator[tuple[str, torch.nn.Module, type]]:
+    """Name, layer and class, without parametrizations, of what is one of some classes or derived from one."""
     for name, layer in model.named_modules():
         kind = type(layer)
         plain = kind.__bases__[0] if _has_class_of_its_own(layer) else kind
-        if plain not in classes:
-            if why := _why_not_kind(plain, classes):
-                left[name] = why
-        elif why := why_not(layer):
-            left[name] = why
-        else:
-            layer.__class__ = classes[plain] if plain is kind else _parametrized(kind, classes[plain])
-            taken[name] = plain.__name__
-    return Conversion(taken, left)
+        if not classes.keys().isdisjoint(plain.__mro__):
+            yield name, layer, plain
+
+
+def _become(layer: torch.nn.Module, plain: type, classes: dict[type, type]) -> None:
+    kind = type(layer)
+    layer.__class__ = classes[plain] if plain is kind else _parametrized(kind, classes[plain])
 
 
 def _has_class_of_its_own(layer: torch.nn.Module) -> bool:
@@ -84,15 +103,10 @@ def _parametrized(kind: type, plain: type) -> type:
     return type(kind.__name__, (plain,), own)
 
 
-def _why_not_kind(kind: type, classes: dict[type, type]) -> str:
-    """A word on a class that is derived from one to be converted, unless it is one that is there already."""
-    base = next((known for known in kind.__mro__ if known in classes), None)
-    if base is None or not {*classes.values()}.isdisjoint(kind.__mro__):
-        return ""
-    return f"{kind.__qualname__} is a subclass of {base.__name__} and may do anything; change its base"
-
-
-def _why_not(layer: torch.nn.Module) -> str:
+def _why_not(layer: torch.nn.Module, plain: type) -> str:
+    if plain not in TO_CONVGRAD:
+        base = next(known for known in plain.__mro__ if known in TO_CONVGRAD)
+        return f"{plain.__qualname__} is a subclass of {base.__name__} and may do anything; change its base"
     replaced = [name for name in ("forward", "_conv_forward") if name in vars(layer)]
     if replaced:
         return f"its {replaced[0]} was replaced"
@@ -106,10 +120,7 @@ def _why_not(layer: torch.nn.Module) -> str:
     return ""
 
 
-def _why_not_back(layer: torch.nn.Module) -> str:
-    padding = layer.padding
-    if padding in ("same_upper", "same_lower") or (
-        isinstance(padding, tuple) and padding and isinstance(padding[0], tuple)
-    ):
-        return f"torch.nn has no word for padding = {padding}"
-    return ""
+def _is_padding_of_torch(padding: Any) -> bool:
+    if isinstance(padding, str):
+        return padding in ("valid", "same")
+    return not (isinstance(padding, tuple) and padding and isinstance(padding[0], tuple))

@@ -19,7 +19,7 @@ def same_pads(
     `image` are its spatial extents, or None for a transposed convolution, whose image is stride times as large.
     """
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    steps = strides if image is None else [x % s or s for x, s in zip(image, strides, strict=True)]
+    steps = strides if image is None else [s if s == 1 else x % s or s for x, s in zip(image, strides, strict=True)]
     totals = [max(0, span - step) for span, step in zip(spans, steps, strict=True)]
     smaller, larger = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
     return (larger, smaller) if lower else (smaller, larger)

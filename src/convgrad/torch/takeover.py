@@ -33,6 +33,7 @@ MOST_PLANS = 4096  # per operator; a program that makes up more geometries start
 _STOCK = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
 _STOCK_CONVOLUTION = torch.ops.aten._convolution.default
 _STOCK_BACKWARD = torch.ops.aten.convolution_backward.default
+_tracing = torch._C._get_tracing_state
 _FLAGS = (False, False, True, True)  # benchmark, deterministic, enabled and TF32 of cuDNN mean nothing on a CPU
 
 
@@ -86,6 +87,10 @@ def _convolution(
         asked_mode(),
     )
     job = _forward.get(key)
+    if job is None and _tracing() is not None:  # `torch.jit.trace` records `_convolution`, and extents are tensors here
+        return _STOCK_CONVOLUTION(
+            input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *_FLAGS
+        )
     if job is None and not (misaligned(input) or misaligned(weight) or (bias is not None and misaligned(bias))):
         job = _learn(_forward, key, plan_forward, input, weight, bias, stride, padding, dilation, transposed,
                      output_padding, groups)  # fmt: skip
