@@ -9,13 +9,13 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import convgrad  # noqa: E402
 import convgrad.torch as ct  # noqa: E402
-from convgrad.torch import takeover  # noqa: E402
+from convgrad.torch import calls, convolutions  # noqa: E402
 from frameworks.takeover_tensors import integers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
 F = torch.nn.functional
 aten = torch.ops.aten
-OPERATORS = ("convolution", "_convolution", "convolution_backward")
+OPERATORS = ("convolution", "_convolution", "convolution_backward", "mm", "addmm")
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 
 
@@ -217,7 +217,7 @@ def test_complex_convolutions_are_those_of_their_parts():
     expected = F.conv1d(src, weights)
     with ct.enabled():
         assert torch.equal(F.conv1d(src, weights), expected)
-        assert ct.taken() == takeover.Taken({"Convolution": 3}, {})
+        assert ct.taken() == calls.Taken({"Convolution": 3}, {})
 
 
 def test_one_entry_stands_for_all_axes():
@@ -244,11 +244,11 @@ def test_arguments_that_python_takes_for_equal_are_told_apart():
 
 
 def test_counts_outlive_what_is_forgotten(monkeypatch):
-    monkeypatch.setattr(takeover, "MOST_PLANS", 3)
+    monkeypatch.setattr(calls, "MOST_PLANS", 3)
     with ct.enabled():
         for extent in range(5, 13):
             F.conv1d(integers(1, 2, extent), integers(3, 2, 3))
-        assert len(takeover._forward) <= 3
+        assert len(convolutions.PLANS[0]._found) <= 3
         assert ct.taken().operations == {"Convolution": 8}
     with ct.enabled():
         assert ct.taken().operations == {}

@@ -80,6 +80,11 @@ class Gradients:
     channels: int  # of the bias gradient that comes with the weights, or 0
     mask: int  # bits that no address of the type has
 
+    @property
+    def parts(self) -> list[Job]:
+        """Those that there are."""
+        return [part for part in (self.data, self.weights, self.bias) if part is not None]
+
 
 def misaligned(tensor: Tensor) -> bool:
     """Whether elements do not begin at multiples of their size, which no kernel can read."""
