@@ -12,6 +12,7 @@ from convgrad.plan.by_dots.choose_dot_pointwise import dot_pointwise_candidates
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.by_dots.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.by_dots.dots_in_place import in_place
+from convgrad.plan.by_dots.dots_unpacked import unpacked
 from convgrad.plan.by_dots.paired_outputs import PairedFoldedPlan, PairedOutputsPlan, PairedPlan, paired
 from convgrad.plan.by_dots.turned_dots import TurnedDotPlan
 from convgrad.plan.by_matrix.matrix_blocks import LOOK, PIECE, best_window_blocks
@@ -86,6 +87,7 @@ def dot_data_candidates(
 
     cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
     yield cycles, plan
+    yield from unpacked(plan, cycles)
     if taps == 1:
         shape = best_tile(
             axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True, most=rows_of_l1(plan)
