@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from convgrad.codegen.by_dots.dot_data import DotSweep
 from convgrad.codegen.by_dots.dots_in_place import KIND, DotsInPlaceStages
@@ -11,7 +11,7 @@ from convgrad.codegen.copies.panels import pack_bias
 from convgrad.codegen.copies.splitting import Watch
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
-from convgrad.codegen.isa.base import shuffle
+from convgrad.codegen.isa.base import Isa, shuffle
 from convgrad.codegen.isa.dots import LANES, PAIR, WORDS
 from convgrad.codegen.loops.lanes import weights_origin, weights_steps
 from convgrad.codegen.microkernels.dots import DotTile, Steps
@@ -25,27 +25,34 @@ INTERLEAVED = [lane + row * LANES for lane in range(LANES) for row in range(PAIR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnpackedTile(DotTile):
-    """A tile of dot products whose pairs of B lie in two rows, `b_step` / 2 numbers apart; `read` is given each."""
+    """A tile of dot products whose pairs of B lie in two rows, `b_step` / 2 numbers apart, and are looked at."""
 
-    load_row: Callable[[Value], Value]
-    read: Callable[[Value], None]
+    isa: Isa
+    watch: Watch | None
+
+    def row_of(self, b: Builder, line: Value, row: int) -> Value:
+        """Where one of two begins."""
+        return b.at(line, row * self.b_step // PAIR, KIND)
 
     def of_b(self, b: Builder, lines: list[Value]) -> list[Value]:
         """Words of the rows at these places."""
         found = []
         for line in lines:
-            rows = (self.load_row(b.at(line, row * self.b_step // PAIR, KIND)) for row in range(PAIR))
-            words = shuffle(b, *rows, INTERLEAVED)
-            self.read(words)
+            even, odd = (
+                self.isa.load_bits(b, "bf16", self.row_of(b, line, row), LANES) for row in range(PAIR)
+            )  # fmt: skip
+            words = shuffle(b, even, odd, INTERLEAVED)
+            if self.watch is not None:
+                self.watch.note_bf16(b, words)
             found.append(b.cast("bitcast", words, WORDS))
         return found
 
 
 class UnpackedSweep(DotSweep):
-    """The one tile of a block of lanes."""
+    """The few tiles of a block of lanes."""
 
     plan: DotsUnpackedPlan
-    look: Callable[[Value], None]
+    watch: Watch | None = None
 
     def run(self) -> None:
         """With whole vectors: others may have computed some of their lanes."""
@@ -54,17 +61,16 @@ class UnpackedSweep(DotSweep):
         super().run()
 
     def _dots(self) -> DotTile:
-        dots, dtype = super()._dots(), self.plan.problem.dtype
+        dots = super()._dots()
         return UnpackedTile(
             unit=dots.unit, rows=dots.rows, columns=list(self.vectors), b_step=PAIR * weights_steps(self.plan)[2],
-            ahead=dots.ahead, load_row=lambda place: self.isa.load_bits(self.b, dtype, place, LANES),
-            read=lambda words: self.look(words),
+            ahead=dots.ahead, isa=self.isa, watch=self.watch,
         )  # fmt: skip
 
     def _steps(self) -> list[Steps]:
         step = self.plan.channel_unit * weights_steps(self.plan)[2]
-        parts = super()._steps()
-        return [Steps(Reduction(s.axis.start, s.axis.stop, s.axis.a_step, step), s.pairs) for s in parts]
+        axes = ((steps.axis, steps.pairs) for steps in super()._steps())
+        return [Steps(Reduction(axis.start, axis.stop, axis.a_step, step), pairs) for axis, pairs in axes]
 
 
 class DotsUnpackedStages(DotsInPlaceStages):
@@ -77,10 +83,10 @@ class DotsUnpackedStages(DotsInPlaceStages):
         self.verdict = Verdict(plan, self.shared_bytes, self.tasks, self.tasks) if plan.watch else None
         self.weights_watch: Watch | None = None
 
-    def sweep(self, *args: object, **named: object) -> UnpackedSweep:  # pyright: ignore
-        """Whose tile looks at weights for the task."""
-        found = UnpackedSweep(*args, **named)  # pyright: ignore
-        found.look = self._look_at_words
+    def sweep(self, *arguments: Any, **named: Any) -> UnpackedSweep:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whose tiles look at weights for the task."""
+        found = UnpackedSweep(*arguments, **named)
+        found.watch = self.weights_watch
         return found
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
@@ -90,12 +96,7 @@ class DotsUnpackedStages(DotsInPlaceStages):
         if self.verdict and self.weights_watch:
             self.verdict.note_second(b, at.shared, task, self.weights_watch)
 
-    def _look_at_words(self, words: Value) -> None:
-        if self.weights_watch is not None:
-            self.weights_watch.note_bf16(self._b, words)
-
     def _unpacked(self, b: Builder, at: Places, group: Index, block: Index, i_block: Index) -> Value:
-        self._b = b
         if self.plan.problem.bias:
             bias = self._own_bias(b, at)
             pack_bias(self.plan, b, at, group, block, bias)

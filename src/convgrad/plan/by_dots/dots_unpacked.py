@@ -61,9 +61,11 @@ def unpacked(plan: DotDataPlan, cycles: float) -> Iterator[tuple[float, DotsUnpa
     shapes = [
         (rows, vectors)
         for rows in dict.fromkeys(-(-count // tiles) for tiles in range(1, MOST_TILES + 1))
-        for vectors in range(1, MOST_VECTORS + 1)
+        for vectors in range(1, min(MOST_VECTORS, plan.out_channels // LANES) + 1)
         if rows <= most and (rows + 1) * vectors + TAKEN <= REGISTERS
     ]
+    if not shapes:
+        return
     rows, vectors = min(shapes, key=lambda shape: _cycles(count, plan.out_channels, *shape))
     packed = -(-plan.out_channels // LANES) * (count / FMA_PER_CYCLE + PACKED)
     if _cycles(count, plan.out_channels, rows, vectors) > packed:
