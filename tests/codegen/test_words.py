@@ -9,8 +9,9 @@ from codegen.dense_problems import X, Y, problem_of
 from codegen.dot_cases import needs_dots
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check_plan
-from convgrad.codegen.copies.copying import Copy
+from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.paired_copies import PairedCopy
+from convgrad.codegen.copies.squares import Squares
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.dtypes import numpy_dtype
@@ -26,16 +27,20 @@ isas = [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("of_results", [True, False], ids=["line by line", "square by square"])
 @pytest.mark.parametrize("extents", EXTENTS, ids=str)
-def test_sums_are_rounded_and_turned(extents, known):
-    """To the bits of numpy's rounding, halves to even."""
+def test_sums_are_rounded_and_turned(extents, of_results, known):
+    """To the bits of numpy's rounding, halves to even, in either order; lines of dst are farther apart, or nearer."""
     rows, columns = extents
     for isa in isas:
         source = StridedArray(extents, (columns + 3, 1), np.float32, low=known)
-        target = StridedArray(extents, (1, rows + 5), numpy_dtype("bf16"), low=known)
+        step = rows + (200 if columns > 32 else 5)
+        target = StridedArray(extents, (1, step), numpy_dtype("bf16"), low=known)
         source.view[...] = (np.random.default_rng(rows).integers(-(2**12), 2**12, extents) * 8 + 4) / 8
-        copy = Copy(isa=ISAS[isa], compute="f32", src_dtype="f32", dst_dtype="bf16", ordinary=True)
-        moved = box_copy(copy, (columns + 3, 1), (1, rows + 5))
+        copy = Copy(
+            isa=ISAS[isa], compute="f32", src_dtype="f32", dst_dtype="bf16", ordinary=True, of_results=of_results
+        )  # fmt: skip
+        moved = box_copy(copy, (columns + 3, 1), (1, step))
         run_copy(isa, source, target, extents, (known, known), moved)
         assert_copied(target, source.view.astype(numpy_dtype("bf16")).astype(np.float64))
 
@@ -64,6 +69,49 @@ def test_words_of_two_rows_are_turned(extents, gap, known):
 
         run_copy(isa, source, target, shape, (True, True, known), moved)
         assert_copied(target, expected)
+
+
+def test_lines_that_are_left_out_are_found(monkeypatch):
+    monkeypatch.setattr(Squares, "_line_by_line", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_sums_are_rounded_and_turned((100, 16), True, True)
+
+
+ODD = [(19, 40), (21, 32), (3, 17), (31, 33), (33, 70), (35, 160), (47, 129), (1, 50), (19, 7)]  # channels, numbers
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("extents", ODD, ids=str)
+def test_the_last_of_an_odd_number_of_rows_is_beside_zeros(extents, known):
+    """In one square and in two, and word by word where rows are short."""
+    channels, numbers = extents
+    words, isa = -(-channels // 2), HOST_ISAS[-1]
+    source = StridedArray(extents, (numbers + 9, 1), numpy_dtype("bf16"), low=known)
+    target = StridedArray((numbers, words, 2), (2 * words + 6, 2, 1), numpy_dtype("bf16"), low=known)
+    source.view[...] = whole_numbers(extents, "bf16")
+    expected = np.zeros((numbers, words * 2))
+    expected[:, :channels] = source.view.T.astype(np.float64)
+    run_copy(isa, source, target, extents, (True, known), odd_copy(isa, channels, numbers + 9, words + 3))
+    assert_copied(target, expected.reshape(numbers, words, 2))
+
+
+def odd_copy(isa, channels, step, place):
+    """Words of rows `step` apart, at places so many words apart."""
+
+    def moved(b, src, dst, extents):
+        room = b.emit("ptr", "alloca [512 x float], align 64")
+        copy = PairedCopy(
+            isa=ISAS[isa], compute="f32", src_dtype="bf16", dst_dtype="f32", partner=step, watch=None, room=room
+        )  # fmt: skip
+        copy.emit_odd(b, src, dst, [Dim(extents[1], 1, place)], channels, step)
+
+    return moved
+
+
+def test_a_last_row_that_is_its_own_partner_is_found(monkeypatch):
+    monkeypatch.setattr(PairedCopy, "with_partner", lambda self, partner: self)
+    with pytest.raises(AssertionError):
+        test_the_last_of_an_odd_number_of_rows_is_beside_zeros((21, 32), True)
 
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
