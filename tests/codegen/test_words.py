@@ -1,5 +1,7 @@
 """Sums that become bf16 before they are turned, and words of two rows that are turned by whole lines."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -125,3 +127,23 @@ def test_odd_channels(unknown, channels, layout):
     (plan,) = [plan for plan in variants(problem, machine_for(isa)) if type(plan) is DotDataPlan]
     for low in (False, True):
         check_plan(problem, plan, machine_for(isa), low=low)
+
+
+@pytest.mark.parametrize(
+    "taps", [(2,), (3,), (5,), (6,), (3, 3), (3, 4), (15,), (4, 4), (3, 6), (24,), (25,), (32,), (50,)], ids=str
+)
+@pytest.mark.parametrize("channels", [(38, 40), (70, 17), (6, 33)], ids=str)
+def test_weights_whose_taps_lie_between_channels_are_packed(channels, taps):
+    """Runs of words that end anywhere, of taps that lie a multiple of 4 KiB apart, or not; too many taps, too."""
+    image, windows = (tuple(n + more for n in taps) for more in (3, 4))
+    problem = problem_of(Y, image, windows, taps, channels=channels, **BF16)
+    plan = next(plan for plan in variants(problem, machine_for(isas[-1])) if type(plan) is DotDataPlan)
+    for width in {plan.width, 16}:
+        check_plan(problem, replace(plan, width=width, blocks_per_task=1), machine_for(isas[-1]))
+
+
+def test_taps_that_lie_far_apart_are_packed_one_after_the_other():
+    """Of which a pair has more than share a set of L1."""
+    problem = problem_of(Y, (9, 9), (6, 6), (4, 4), channels=(64, 40), **BF16)
+    plan = next(plan for plan in variants(problem, machine_for(isas[-1])) if type(plan) is DotDataPlan)
+    check_plan(problem, replace(plan, width=32, i_block=64, blocks_per_task=1), machine_for(isas[-1]))
