@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from codegen.dense_problems import W, problem_of
+from codegen.dense_problems import W, Y, problem_of
 from codegen.dot_cases import (
     EMULATED,
     FEW,
@@ -19,6 +19,7 @@ from codegen.random_problems import check_plan
 from convgrad.codegen.by_dots.dot_runs import DotRunStages
 from convgrad.codegen.copies import paired_copies
 from convgrad.codegen.copies.paired_copies import PairedCopy
+from convgrad.codegen.copies.paired_runs import PairedRun
 from convgrad.codegen.copies.paired_weights import PairedPanel
 from convgrad.codegen.copies.paired_windows import PairedRuns
 from convgrad.codegen.microkernels.dots import WRITTEN_OUT, DotTile
@@ -58,6 +59,11 @@ def with_one_tap(plain, self, *arguments):
     return plain(replace(self, taps=[replace(tap, extent=1) for tap in self.taps]), *arguments)
 
 
+def with_every_tap_alone(plain, self, *arguments):
+    return plain(replace(self, every=1), *arguments)
+
+
+MANY_TAPS = problem_of(Y, (7, 7), (7, 7), (5, 5), channels=(34, 40), low=2)  # more than a vector and its partner hold
 SHORT = problem_of(W, (3, 3), (3, 3), (3, 3), channels=(34, 40), low=1, layout="NXC")  # rows that are no squares
 
 BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
@@ -93,7 +99,13 @@ BROKEN = {  # what is broken, what becomes of it, and a problem that shows it
         property(one_after_the_other),
         FEW["2 channels, taps (4, 6), stride 4, dilation 1, NCX"],
     ),
-    "taps between channels are taken for one": (PairedPanel, "_run", with_one_tap, WIDE["channels of several tiles"]),
+    "taps between channels are taken for one": (PairedPanel, "_run", with_one_tap, MANY_TAPS),
+    "of the taps between channels one is met": (
+        PairedRun,
+        "emit",
+        with_every_tap_alone,
+        WIDE["channels of several tiles"],
+    ),
 }
 
 

@@ -227,6 +227,18 @@ def test_plans_know_what_their_tasks_work_in(isa):
             assert stages.shared_bytes <= shared + SLACK, f"{name}: {plan}"
 
 
+@pytest.mark.parametrize("isa", ["avx512", "avx512_bf16"])
+@pytest.mark.parametrize("sizes", [((71, 65), (5, 5), 3, (19, 37)), ((30, 31), (3, 3), 1, (53, 37))], ids=str)
+def test_results_with_channels_first_are_turned_by_whole_rows(sizes, isa):
+    """Not by columns of a few, whose squares are empty but for these."""
+    image, taps, stride, channels = sizes
+    windows = tuple((n - r) // stride + 1 for n, r in zip(image, taps, strict=True))
+    problem = exact_problem(Unknown.Y, image, windows, taps, channels=channels, stride=stride, batch=2)
+    dtype = "bf16" if isa.endswith("bf16") else "f32"
+    plan = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for(isa))
+    assert plan.writes_in_place or plan.block[-1] >= min(16, plan.axes[-1].count)
+
+
 def test_one_weight_of_each_of_many_groups_is_packed_for_some_of_them():
     problem = exact_problem(
         Unknown.Y, (44, 60), (3, 30), (54, 45), channels=(1, 1), groups=1940, batch=16, stride=(16, 2),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Of a kind of plan, what it is lowered to, and the module of this folder that has it. That is imported when such a plan
 # is met, so a process that compiles a few kernels imports a third of the compiler.
 LOWERINGS = {
+    "DotsUnpackedPlan": "by_dots.dots_unpacked.DotsUnpackedStages",
     "DotsInPlacePlan": "by_dots.dots_in_place.DotsInPlaceStages",
     "DotRunPlan": "by_dots.dot_runs.DotRunStages",
     "TurnedDotPlan": "by_dots.turned_dots.TurnedDotStages",

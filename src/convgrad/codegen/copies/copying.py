@@ -43,6 +43,7 @@ class Copy:
     pieces: Pieces | None = None
     ordinary: bool = False
     past_caches: bool = False  # whole lines of dst go to memory at once; see `Isa.end_streams`
+    of_results: bool = False  # dst is what the caller gets, in his strides, and src is near
     source_order: bool = False  # visit src from one end to the other, rather than dst
 
     def emit(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim]) -> None:

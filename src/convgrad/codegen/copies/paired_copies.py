@@ -105,6 +105,8 @@ class PairedCopy(Copy):
     def emit_odd(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], count: int, step: int) -> None:
         """Words of an odd number of channels, `step` apart, at every position; the last one is with zero."""
         if self.partner != 1:
+            if self._odd_squares(b, src, dst, dims, count, step):
+                return
             self.emit(b, src, dst, [*dims, Dim(count // PAIR, PAIR * step, 1)])
             alone = self.src_at(b, src, (count - 1) * step), self.dst_at(b, dst, count // PAIR)
             self.with_partner(None).emit(b, *alone, dims)
@@ -120,6 +122,26 @@ class PairedCopy(Copy):
                 self.isa.store_bits(b, words, self.dst_at(b, dst, start // PAIR), room)
 
         self.nest(b, src, dst, self.in_order(self.merged(b, dims)), position)
+
+    def _odd_squares(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], count: int, step: int) -> bool:
+        """By squares, the last of which has the number without a partner, too; returns whether they do."""
+        dims, words, lanes = self.merged(b, dims), -(-count // PAIR), self.isa.lanes(self.compute)
+        along = next((d for d in dims if d.src == 1), None)
+        if along is None or not isinstance(self._squares_of(Dim(words, PAIR * step, 1), along), PairedSquares):
+            return False
+        outer = self.in_order([d for d in dims if d is not along])
+        first = 0 if words <= lanes else words // 2  # of the words; a square each
+        for squares, start, some in (
+            (PairedSquares(self), 0, first),
+            (PairedSquares(self, odd=True), first, words - first),
+        ):
+            if some:
+                across = Dim(some, PAIR * step, 1)
+                there = self.src_at(b, src, start * PAIR * step), self.dst_at(b, dst, start)
+                self.nest(
+                    b, *there, outer, lambda s, d, squares=squares, across=across: squares.emit(b, s, d, across, along)
+                )
+        return True
 
     def _squares_of(self, across: Dim, along: Dim) -> Squares:
         """Of whole lines of numbers, where rows are as long and it is known how many there are."""

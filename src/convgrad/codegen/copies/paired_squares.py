@@ -29,6 +29,7 @@ class PairedSquares(Squares):
     """How `copy` moves words that are contiguous along one axis, made of numbers contiguous along another."""
 
     copy: PairedCopy
+    odd: bool = False  # the last row has no partner, and there is one square across
 
     @property
     def breadth(self) -> int:
@@ -94,7 +95,10 @@ class PairedSquares(Squares):
         copy = self.copy
         assert isinstance(square.rows, int)
         places = [copy.src_at(b, square.src, b.mul(i, square.src_step)) for i in range(square.rows)]
-        rows = [copy.parts(b, place, lambda at: copy.row(b, at, 0, count)) for place in places]
+        copies = [copy] * (square.rows - self.odd) + [copy.with_partner(None)] * self.odd
+        rows = [
+            of.parts(b, place, lambda at: copy.row(b, at, 0, count)) for of, place in zip(copies, places, strict=True)
+        ]
         return [*rows, *[None] * (self.lanes - square.rows)]
 
     def _words(self, b: Builder, row: tuple[Value, Value] | None, half: int) -> Value:

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.copies.paired_runs import PairedRun
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.isa.base import BYTES, shuffle
 from convgrad.plan.by_matrix.matrix import COLUMNS
+from convgrad.plan.general.data_in_place import SETS_BYTES
 
 ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
+WORD = 4  # bytes
+MOST_TOGETHER = 12  # taps, whose lines of a pair may share a set of L1
 HIGH = -65536  # the bits of the second number of a word
 
 
@@ -154,7 +158,12 @@ class PairedPanel:
         b.loop(0, pairs, pair, name="pair")
 
     def _run_by_run(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, lane: Dim) -> None:
-        """As many pairs at a time as there is room for."""
+        """As many pairs at a time as there is room for, or words as they are to be at once."""
+        run = PairedRun(copy=self.copy, every=self._every, step=self.taps_step)
+        collide = self._every > MOST_TOGETHER and WORD * self.taps_step % SETS_BYTES == 0
+        if run.takes and not collide:
+            run.emit(b, source, target, pairs, lane)
+            return
         if self.staged >= self.depth // PAIR:
             self._run(b, source, target, pairs, lane)
             return
@@ -169,6 +178,11 @@ class PairedPanel:
     def _run(self, b: Builder, source: Value, target: Value, pairs: Index, lane: Dim) -> None:
         """By way of staging: words of whatever numbers lie side by side, then the halves that belong together."""
         every = self._every
+        run = PairedRun(copy=self.copy, every=every, step=COLUMNS, beside=every * COLUMNS)
+        if run.takes:
+            run.emit(b, source, self.staging, pairs, lane)
+            self._spread(b, target, pairs)
+            return
         self.copy.with_partner(1).emit(
             b, source, self.staging, [Dim(b.mul(pairs, every), PAIR, ROW_WORDS), Dim(lane.extent, lane.src, 1)]
         )
@@ -194,6 +208,17 @@ class PairedPanel:
                 odd, every, lambda tap, _, odd=odd: b.loop(0, pairs, lambda p, _: pair(p, tap, odd), name="pair"),
                 step=PAIR, name="tap",
             )  # fmt: skip
+
+    def _spread(self, b: Builder, target: Value, pairs: Index) -> None:
+        """From staging, where taps lie side by side, to where they are far apart, one after the other."""
+        kind = f"<{ROW_WORDS} x i32>"
+
+        def pair(tap: Index, p: Index) -> None:
+            place = b.mul(b.add(b.mul(p, self._every), tap), ROW_WORDS)
+            words = b.load(kind, b.at(self.staging, place, "i32"), 64)
+            b.store(words, b.at(target, b.add(b.mul(tap, self.taps_step), b.mul(p, ROW_WORDS)), "i32"), 64)
+
+        b.loop(0, self._every, lambda tap, _: b.loop(0, pairs, lambda p, _: pair(tap, p), name="pair"), name="tap")
 
     @property
     def taps_step(self) -> int:

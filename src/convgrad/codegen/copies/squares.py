@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.outputs.results import Run
 
 if TYPE_CHECKING:
@@ -72,21 +72,52 @@ class Squares:
         return self.lanes
 
     def emit(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
-        """`across` is contiguous in dst, `along` in src, or a few numbers apart there."""
-        copy = self.copy
+        """`across` is contiguous in dst, `along` in src, or a few numbers apart there.
+
+        Where results go, whose lines are far apart, a square's lines are followed to their ends before the next ones
+        are begun: processors ask early for no more of them than a square has, and L1 may hold no more.
+        """
+        if self._follows_lines(across, along):
+            self._line_by_line(b, src, dst, across, along)
+            return
 
         def tiles(i: Index, _: object) -> None:
             i, rows = self._at(b, i, across.extent, self.height)
             start = self._start(b, src, across, along)
-            b.loop(start, along.extent, lambda j, _: tile(i, j, rows), step=self.breadth, name="along")
 
-        def tile(i: Index, j: Index, rows: Index) -> None:
-            j, columns = self._at(b, self._first(b, j, along.extent), along.extent, self.breadth)
-            source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
-            target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
-            self._one(b, Square(source, target, across.src, along.dst, rows, columns, along.src))
+            def tile(j: Index, _: object) -> None:
+                j, columns = self._at(b, self._first(b, j, along.extent), along.extent, self.breadth)
+                self._square(b, src, dst, (across, i, rows), (along, j, columns))
+
+            b.loop(start, along.extent, tile, step=self.breadth, name="along")
 
         b.loop(0, across.extent, tiles, step=self.height, name="across")
+
+    def _line_by_line(self, b: Builder, src: Value, dst: Value, across: Dim, along: Dim) -> None:
+        def lines(j: Index, _: object) -> None:
+            j, columns = self._at(b, j, along.extent, self.breadth)
+
+            def tile(i: Index, _: object) -> None:
+                i, rows = self._at(b, i, across.extent, self.height)
+                self._square(b, src, dst, (across, i, rows), (along, j, columns))
+
+            b.loop(0, across.extent, tile, step=self.height, name="across")
+
+        b.loop(0, along.extent, lines, step=self.breadth, name="along")
+
+    def _square(
+        self, b: Builder, src: Value, dst: Value, rows: tuple[Dim, Index, Index], columns: tuple[Dim, Index, Index]
+    ) -> None:  # fmt: skip
+        """Of an axis and another: where on it, and how much."""
+        copy, (across, i, height), (along, j, breadth) = self.copy, rows, columns
+        source = b.hidden(copy.src_at(b, src, b.dot([(i, across.src), (j, along.src)])))
+        target = b.hidden(copy.dst_at(b, dst, b.dot([(i, across.dst), (j, along.dst)])))
+        self._one(b, Square(source, target, across.src, along.dst, height, breadth, along.src))
+
+    def _follows_lines(self, across: Dim, along: Dim) -> bool:
+        """Whether lines of dst are farther apart than those of src, which are near."""
+        copy = self.copy
+        return copy.of_results and abs(along.dst) * BYTES[copy.dst_dtype] > abs(across.src) * BYTES[copy.src_dtype]
 
     def _start(self, b: Builder, src: Value, across: Dim, along: Dim) -> Index:
         """Where the first square would begin, had it nothing before it."""

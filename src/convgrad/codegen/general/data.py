@@ -229,6 +229,7 @@ class DataStages(InputSlab, Panels):
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
             accumulate=p.accumulate, past_caches=plan.past_caches, ordinary=plan.ordinary_sums,
+            of_results=True,
         )  # fmt: skip
         output = b.at(at.of(self.output), target, STORAGE[p.out_dtype])
         if plan.pixels and plan.axes[-1].out_step > 1:

@@ -137,12 +137,16 @@ class DotTile:
         tile = b.loop(0, whole, lambda k, now: some(k, now, WRITTEN_OUT), step=WRITTEN_OUT, carried=tile, name="pair")
         return some(whole, tile, pairs - whole) if pairs > whole else tile
 
+    def of_b(self, b: Builder, lines: list[Value]) -> list[Value]:
+        """The pairs of each column at these places."""
+        lanes = [LANES // 2 if v in self.halves else LANES for v in range(len(lines))]
+        return [self.unit.load(b, line, many) for line, many in zip(lines, lanes, strict=True)]
+
     def _pair(self, b: Builder, a: Value, x: Value, tile: dict[Place, Value]) -> dict[Place, Value]:
         lines = [b.at(x, column, "i16") for column in self.columns]
         for line in lines if self.ahead else ():
             b.prefetch(b.beyond(line, self.ahead), keep=3)
-        lanes = [LANES // 2 if v in self.halves else LANES for v in range(len(lines))]
-        of_b = [self.unit.load(b, line, many) for line, many in zip(lines, lanes, strict=True)]
+        of_b = self.of_b(b, lines)
         tile = dict(tile)
         for r, row in enumerate(self.rows):
             place = b.at(a, row, "i16")

@@ -12,6 +12,7 @@ from convgrad.plan.by_dots.choose_dot_pointwise import dot_pointwise_candidates
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.by_dots.dots import LANES, PAIR, DotDataPlan, DotWeightsPlan, depth_of, taps_together
 from convgrad.plan.by_dots.dots_in_place import in_place
+from convgrad.plan.by_dots.dots_unpacked import unpacked
 from convgrad.plan.by_dots.paired_outputs import PairedFoldedPlan, PairedOutputsPlan, PairedPlan, paired
 from convgrad.plan.by_dots.turned_dots import TurnedDotPlan
 from convgrad.plan.by_matrix.matrix_blocks import LOOK, PIECE, best_window_blocks
@@ -19,8 +20,8 @@ from convgrad.plan.by_matrix.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
 from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
 from convgrad.plan.few_channels.folded import FoldedPlan
-from convgrad.plan.general.block_costs import PANEL_BYTES
-from convgrad.plan.general.blocks import even_share, packing_cost
+from convgrad.plan.general.block_costs import PANEL_BYTES, in_planes
+from convgrad.plan.general.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.general.data_in_place import rows_of_l1
 from convgrad.plan.groups.turned_data import can_turn, known_axes
 from convgrad.plan.kinds import as_kind
@@ -37,6 +38,7 @@ MOST_VECTORS = 4  # side by side in a tile
 MOST_SOLVED = 15  # channels that are solved for, beside which vectors along outputs are looked at; half vectors hold 8
 ROUNDED = 0.5  # cycles of a weight that is rounded as it is packed, beyond a plain copy
 ROUNDED_PAIR = 0.2  # likewise of one that lies beside its partner
+MOST_OF_ROWS = 1.1  # of the cycles of tiles of neighbours in an image, that those of rows may take
 PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
 ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all at once
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
@@ -85,6 +87,7 @@ def dot_data_candidates(
 
     cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
     yield cycles, plan
+    yield from unpacked(plan, cycles)
     if taps == 1:
         shape = best_tile(
             axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True, most=rows_of_l1(plan)
@@ -124,8 +127,8 @@ def paired_outputs_candidates(
 def _best_tiles(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, parts: float = 0.0
 ) -> Iterator[TileShape]:  # fmt: skip
-    """Of neighbours in an image, and across images."""
-    for first in (1, 0):
+    """Of neighbours of a row, in an image, and across images."""
+    for first in (len(axes) - 1, 1, 0):
         yield best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, parts=parts)
 
 
@@ -134,11 +137,22 @@ def _cheapest(candidates: Iterable[Predicted]) -> Predicted:
 
     Packing is predicted dearer than it is, and hides no difference of tiles that is not far larger.
     """
-    image, images = candidates
+    row, image, images = candidates
+    image = _of_rows(row, image)
     if images[0] >= image[0]:
         return image
     one, several = (cycles + packing_cost(plan, cycles) for cycles, plan in (image, images))
     return image if several > (1.0 if images[0] > WORTH_IMAGES * image[0] else PACKED_MORE) * one else images
+
+
+def _of_rows(row: Predicted, image: Predicted) -> Predicted:
+    """The tile of neighbours of a row instead, if that of an image leaves parts of rows, which take long to turn."""
+    blocked = best_blocks(image[1], image[0])
+    parts = blocked.block[-1] < min(LANES, blocked.axes[-1].count) and in_planes(blocked, given=False)
+    if not parts or row[0] > MOST_OF_ROWS * image[0]:
+        return image
+    short, long = (cycles + packing_cost(plan, cycles) for cycles, plan in (image, row))
+    return row if long < short else image
 
 
 def _parts(problem: ConvProblem) -> float:

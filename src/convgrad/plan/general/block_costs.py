@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE, MOVE, TURN
+from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
 
@@ -107,7 +107,19 @@ def _results_cost(plan: DataPlan) -> float:
     cost = plan.i_blocks * results * through / plan.lanes + WRITE_RUN * _far_runs(plan, given=False)
     if plan.i_blocks > 1 and (plan.pixels or not in_planes(plan, given=False)):
         cost += results * _filled(plan) * (COPIED_ROWS if plan.pixels and plan.taps == 1 else COPIED)
+    if not plan.pixels and in_planes(plan, given=False):
+        cost += results * TURN_BACK * _empty_of_squares(plan)
     return cost
+
+
+def _empty_of_squares(plan: DataPlan) -> float:
+    """What is empty of the squares in which a channel's results are turned, as a share of what is not."""
+    run = 1
+    for extent, axis in zip(reversed(plan.result_extent), reversed(plan.axes), strict=True):
+        run *= min(extent, axis.out_extent)
+        if extent < axis.out_extent or axis is plan.axes[1]:
+            break
+    return -(-run // plan.lanes) * plan.lanes / max(1, run) - 1
 
 
 def _weights_cost(plan: DataPlan) -> float:

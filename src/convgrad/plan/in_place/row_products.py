@@ -19,7 +19,7 @@ from convgrad.plan.order import ADDED
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
-PIECE_BYTES = 24 * 1024  # of rows of weights, that stay in L1 from tile to tile
+PIECE_BYTES = 16 * 1024  # of rows of weights, that stay in L1 from tile to tile
 SUMS_BYTES = 2**21  # of sums that a task keeps from piece to piece
 AHEAD_BYTES = 512  # from where a row is read to where it is asked for
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2

@@ -1,0 +1,88 @@
+"""Y of a few images with weights whose channels of y lie side by side: neither side of a dot product is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from convgrad.plan.axes import gather_axes
+from convgrad.plan.by_dots.dots import LANES, REGISTERS, DotDataPlan
+from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan, in_place
+from convgrad.plan.general.data_in_place import rows_of_l1
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
+from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.problem.simplify import simplify, with_taps_merged
+
+MOST_VECTORS = 4  # side by side in a tile
+TAKEN = 6  # registers: two rows of weights, words of them, and what looking at them takes
+MOST_TILES = 2  # of all outputs, each of which makes words of all weights
+CROSSING, LOOK = 4.0, 1.5  # loads of two rows that cross lines; cycles to make words of them, and to look at these
+PACKED = 6.0  # cycles to pack two vectors of weights before
+TIE = 0.9  # of the cycles of tiles whose weights are packed, each of which these meet once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DotsUnpackedPlan(DotsInPlacePlan):
+    """A DotsInPlacePlan of few outputs, whose tiles make words of two rows of weights as they meet them.
+
+    To pack a weight would take longer than all that it is multiplied with.
+    """
+
+    KIND = "by dot products, in place, weights too"
+
+    @property
+    def may_pack_weights(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def may_read_weights(self) -> bool:
+        """Nothing else."""
+        return True
+
+    def validate(self) -> None:
+        """Assert what the emitter relies on."""
+        super(DotsUnpackedPlan, self).validate()
+        assert self.reads_weights
+        assert self.solves_y
+        assert self.problem.w_strides[1] == 1
+
+
+def unpacked(plan: DotDataPlan, cycles: float) -> Iterator[tuple[float, DotsUnpackedPlan]]:
+    """Cycles that count as fewer than those of a plan for dot products, and the plan, if there are so few outputs."""
+    p = _of_one_tap(plan.problem)
+    axes = gather_axes(p)
+    count, found = axes[-1].count, replace(plan, problem=p, axes=axes, block=(), tile=())
+    most = min(rows_of_l1(found), REGISTERS - TAKEN - 1)
+    few = 0 < count <= MOST_TILES * most and all(axis.count == 1 for axis in axes[:-1])
+    if not few or not plan.solves_y or p.w_strides[1] != 1 or p.accumulate:
+        return
+    shapes = [
+        (rows, vectors)
+        for rows in dict.fromkeys(-(-count // tiles) for tiles in range(1, MOST_TILES + 1))
+        for vectors in range(1, min(MOST_VECTORS, plan.out_channels // LANES) + 1)
+        if rows <= most and (rows + 1) * vectors + TAKEN <= REGISTERS
+    ]
+    if not shapes:
+        return
+    rows, vectors = min(shapes, key=lambda shape: _cycles(count, plan.out_channels, *shape))
+    packed = -(-plan.out_channels // LANES) * (count / FMA_PER_CYCLE + PACKED)
+    if _cycles(count, plan.out_channels, rows, vectors) > packed:
+        return
+    tile = (*[1] * (len(axes) - 1), rows)
+    for one in in_place(replace(found, tile=tile, block=tile, width=vectors * LANES)):
+        yield TIE * cycles, as_kind(DotsUnpackedPlan, one, reads_weights=True)
+
+
+def _cycles(count: int, channels: int, rows: int, vectors: int) -> float:
+    """Of a pair of numbers of all rows, in tiles of so many."""
+    products, loads = rows * vectors / FMA_PER_CYCLE, (rows + CROSSING * vectors) / LOADS_PER_CYCLE
+    return -(-count // rows) * -(-channels // (vectors * LANES)) * (max(products, loads, LATENCY) + LOOK * vectors)
+
+
+def _of_one_tap(problem: ConvProblem) -> ConvProblem:
+    """With the taps of windows that are whole images as channels."""
+    if problem.unknown is not Unknown.Y or max(problem.taps) == 1:
+        return problem
+    return simplify(with_taps_merged(problem), merges=False)
