@@ -60,7 +60,7 @@ def test_every_border(name, along, isa):
         assert (plan is None) == ((lanes % machine_for(isa).lanes_f32 > 0 and isa != "avx512") or _wide(problem, isa))
         if plan is None:
             continue
-        rows, columns = int(rng.integers(1, 4)), int(rng.integers(1, 7))
+        rows, columns = int(rng.integers(1, 5)), int(rng.integers(1, 9))
         windows = -(-plan.axes[-2].windows // rows)
         block = (*plan.block[:-2], rows * int(rng.integers(1, windows + 1)), plan.block[-1])
         taps = int(rng.integers(1, plan.axes[-2].taps + 1))
@@ -83,6 +83,33 @@ def _wide(problem, isa):
 def _rows_of_taps(problem, isa, rows):
     """That fit the registers beside so many rows of windows."""
     return (machine_for(isa).registers - 4) // problem.taps[-1] - rows
+
+
+def test_chunks_are_as_many_as_their_sums_are_worth():
+    """Sums of every chunk are cleared, fetched and added up: of many taps and few windows that is most of the work."""
+    few, many = (
+        choose(problem_of(((n, n), (n, n), (7, 7), (1, 1), (1, 1), (3, 3)), groups), machine_for("avx512"))
+        for n, groups in ((7, 640), (56, 16))
+    )
+    assert isinstance(few, DepthwiseWeightsPlan)
+    assert isinstance(many, DepthwiseWeightsPlan)
+    assert few.chunks <= 4 < prod(few.block_grid)
+    assert many.chunks >= 12
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("extents", [(9, 14), (8, 40), (3, 9)])
+def test_tiles_of_four_rows_where_registers_hold_all_that_they_meet(extents, isa):
+    """Exactly, with rows that are left over; of strides only as long as caches hold the tensors."""
+    problem = problem_of((extents, extents, (3, 3), (1, 1), (1, 1), (1, 1)), 32)
+    plan = plan_of(problem, isa)
+    assert (plan.rows == 4) == (isa == "avx512" and extents[0] > 3)
+    check_plan(problem, plan, machine_for(isa), 7)
+    near, far = (
+        plan_of(problem_of(((112, 112), (56, 56), (3, 3), (2, 2), (1, 1), (1, 1)), 16, batch=n), "avx512")
+        for n in (1, 2)
+    )
+    assert (near.rows, far.rows) == (4, 2)
 
 
 def test_memory_is_asked_for_ahead_where_tensors_are_large():

@@ -11,7 +11,8 @@ from typing import TypeVar
 from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan, pairs_met_on
 from convgrad.plan.by_matrix.matrix_blocks import LOOK
 from convgrad.plan.costs import LINE
-from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan, met_on
+from convgrad.plan.depthwise.depthwise_weights import AHEAD_FROM, DepthwiseWeightsPlan, met_on
+from convgrad.plan.depthwise.plane_rows import is_large
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.general.window_blocks import rows_of_windows
@@ -21,7 +22,8 @@ from convgrad.plan.tiles import FMA_PER_CYCLE
 
 Plan = TypeVar("Plan", bound=DepthwiseWeightsPlan)
 
-ROWS, COLUMNS, SHORT = 2, 4, 8  # windows of a tile: more gain nothing, but where rows are short
+ROWS, MORE_ROWS = 2, 4  # of windows of a tile; more where sums of all taps leave registers for them
+COLUMNS, SHORT, SHORT_WINDOWS = 4, 8, 32  # windows of a row of a tile, and where rows are short
 WIDENED_ROWS = 4  # of windows of 16 bits in a tile; half as many next to half as many registers
 MOST_WIDENED = 9  # taps of such a tile
 DOT_ROWS, DOT_COLUMNS = (2, 4), (4, 6, 8, 14)  # of windows of a tile of dot products
@@ -32,6 +34,7 @@ MOST_TAPS = 49  # of a plane
 MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
 MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
 LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
+SUM = 6.0  # cycles, measured, for a vector of sums of each chunk: cleared, fetched, stored and added up
 LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
 ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
 
@@ -52,13 +55,12 @@ def depthwise_weights_candidates(
         return
     if prod(taps[-2:]) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
         return
-    fitting = [(machine.registers - SPARE) // taps[-1] - rows for rows in (1, ROWS)]  # rows of taps
-    rows = 1 if fitting[0] >= taps[-2] > fitting[1] or base.axes[-2].windows == 1 else ROWS
-    tap_rows = min(taps[-2], fitting[rows > 1])
+    rows = _rows(base, machine)
+    tap_rows = min(taps[-2], _rows_of_taps(base, machine, rows))
     if tap_rows < 1:
         return
     windows = base.axes[-1].windows
-    columns = SHORT if windows <= SHORT * rows else COLUMNS
+    columns = SHORT if windows <= SHORT_WINDOWS else COLUMNS
     wider = _wider(base, machine)
     if wider:
         rows, columns, tap_rows = wider, SHORT, taps[-2]
@@ -68,9 +70,25 @@ def depthwise_weights_candidates(
         unroll=1, direct=True, rows=rows, columns=columns, tap_rows=tap_rows,
     )  # fmt: skip
     if _fits(plan):
-        plan = _blocked(plan)
-        yield min(_cycles(plan), ALIKE * cycles), plan
+        predicted = _cycles(plan)
+        plan = _blocked(plan, predicted)
+        yield min(predicted, ALIKE * cycles), plan
         yield from _by_dots(plan, machine)
+
+
+def _rows_of_taps(base: WeightsPlan, machine: Machine, rows: int) -> int:
+    """Whose sums fit the registers beside so many rows of windows."""
+    return (machine.registers - SPARE) // base.problem.taps[-1] - rows
+
+
+def _rows(base: WeightsPlan, machine: Machine) -> int:
+    """Of windows of a tile."""
+    row, taps = base.axes[-2], base.problem.taps[-2]
+    streams = row.stride > 1 and is_large(base.problem, AHEAD_FROM)  # of memory: of more rows they are too many
+    if row.windows >= MORE_ROWS and not streams and _rows_of_taps(base, machine, MORE_ROWS) >= taps:
+        return MORE_ROWS
+    one, several = (_rows_of_taps(base, machine, rows) for rows in (1, ROWS))
+    return 1 if one >= taps > several or row.windows == 1 else ROWS
 
 
 def _fits(plan: DepthwiseWeightsPlan) -> bool:
@@ -78,12 +96,20 @@ def _fits(plan: DepthwiseWeightsPlan) -> bool:
     return plan.zeros <= MOST_ZEROS and tiles - last + first <= MOST_PIECES
 
 
-def _blocked(plan: Plan) -> Plan:
-    """With blocks of whole tiles, and chunks."""
+def _blocked(plan: Plan, cycles: float) -> Plan:
+    """With blocks of whole tiles, and chunks: as many as are worth their sums; `cycles` are those of all tiles."""
     blocked = rows_of_windows(plan)
     block = (*blocked.block[:-2], max(plan.rows, blocked.block[-2] // plan.rows * plan.rows), blocked.block[-1])
     plan = replace(plan, block=block)
-    return replace(plan, chunks=min(blocked.chunks, prod(plan.block_grid)))
+    blocks, sums = prod(plan.block_grid), plan.sum_size / plan.lanes
+
+    def cost(chunks: int) -> float:
+        late = (
+            1 / chunks + -(-blocks // chunks) * chunks / max(1, blocks) - 1
+        )  # a thread waits for the last, or largest
+        return cycles * late + SUM * sums * chunks
+
+    return replace(plan, chunks=min(range(1, min(blocked.chunks, blocks) + 1), key=cost))
 
 
 def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[float, DepthwiseDotsPlan]]:
@@ -102,7 +128,7 @@ def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[flo
             found += [(_dot_cycles(dots), dots)] if _fits(dots) else []
     if found:
         cycles, dots = min(found, key=lambda candidate: candidate[0])
-        yield cycles + LOOK, _blocked(dots)
+        yield cycles + LOOK, _blocked(dots, cycles)
 
 
 def _wider(base: WeightsPlan, machine: Machine) -> int:
