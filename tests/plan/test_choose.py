@@ -128,7 +128,7 @@ def test_parts_of_planes_of_16_bits_begin_with_lines(dtype):
 
 
 @pytest.mark.parametrize(("isa", "dtype", "rows"), [("avx512", "f16", 4), ("avx512", "bf16", 4), ("avx2", "bf16", 2),
-                                                    ("avx2", "f16", 1), ("avx512", "f32", 2)])  # fmt: skip
+                                                    ("avx2", "f16", 1), ("avx512", "f32", 4)])  # fmt: skip
 def test_what_tiles_of_windows_widen_serves_many(isa, dtype, rows):
     """Numbers of 16 bits, where widening them takes as many instructions as multiplying."""
     problem = problem_of(Unknown.W, channels=(64, 1), image=60, windows=60, taps=3, low=1, batch=2, nxc=True)
