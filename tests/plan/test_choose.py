@@ -17,6 +17,7 @@ from convgrad.plan.choose import choose, variants
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import outputs_near
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -364,3 +365,18 @@ def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps,
     low = taps // 2
     p = problem_of(unknown, channels=(1, 1), groups=64, image=image, windows=image, taps=taps, low=low, nxc=True)
     assert choose(p, machine_for(isa)).reads_in_place == expected
+
+
+@pytest.mark.parametrize(("groups", "channels", "batch", "near"), [
+    (8, 32, 32, True), (16, 32, 32, True), (8, 32, 4, False), (4, 64, 32, False), (16, 16, 32, False),
+    (2, 512, 32, False),
+])  # fmt: skip
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_groups_come_soon_after_each_other_where_memory_decides(unknown, groups, channels, batch, near):
+    """Lines of other groups come along with those that one asks for, and should be there when these want them."""
+    layer = {"channels": (channels, channels), "groups": groups, "image": 28, "windows": 28, "taps": 1, "nxc": True}
+    plan = choose(problem_of(unknown, **layer, batch=batch), machine_for("avx512"))
+    assert plan.reads_in_place
+    assert (outputs_near(plan, plan.problem.flops / 64) is not None) == near
+    block = 4 * 2 * groups * channels * prod(plan.block)  # bytes, of all groups
+    assert not near or block <= max(192 * 1024, 4 * 2 * groups * channels * 4 * plan.tile[-1])
