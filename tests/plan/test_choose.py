@@ -19,6 +19,7 @@ from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import outputs_near
 from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
 from plan.layers import TABLE, each_level, problem_of
@@ -380,3 +381,19 @@ def test_groups_come_soon_after_each_other_where_memory_decides(unknown, groups,
     assert (outputs_near(plan, plan.problem.flops / 64) is not None) == near
     block = 4 * 2 * groups * channels * prod(plan.block)  # bytes, of all groups
     assert not near or block <= max(192 * 1024, 4 * 2 * groups * channels * 4 * plan.tile[-1])
+
+
+def test_rows_across_lines_are_read_where_they_lie():
+    """Vectors that cross lines cost less than a copy, from some channels on; and less than turning planes, of many."""
+    few = problem_of(Unknown.Y, channels=(32, 3), image=60, windows=60, taps=3, low=1)
+    fewer = problem_of(Unknown.Y, channels=(4, 3), image=60, windows=60, taps=3, low=1)
+    many = problem_of(Unknown.Y, channels=(112, 112), image=32, windows=32, taps=3, low=1)
+    machine = machine_for("avx512")
+    assert isinstance(choose(few, machine), RowDataPlan)
+    assert not isinstance(choose(fewer, machine), RowDataPlan)
+    planes, turned = (
+        choose(many, machine),
+        choose(replace(many, y_strides=(112 * 32 * 32, 0, 1, 32 * 112, 112)), machine),
+    )
+    assert (type(planes), planes.pixels) == (DataPlan, True)
+    assert not turned.pixels
