@@ -30,6 +30,13 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
     "three axes": ((3, 5, 9), (3, 5, 9), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1)),
     "strides of three axes": ((5, 6, 9), (3, 3, 4), (4, 3, 3), (2, 2, 2), (1, 1, 1), (1, 1, 1)),
     "planes beside the image": ((3, 4, 7), (9, 4, 7), (3, 2, 3), (1, 1, 1), (2, 1, 1), (5, 1, 1)),
+    "one axis": ((40,), (40,), (31,), (1,), (1,), (15,)),
+    "one axis, strides": ((70,), (30,), (19,), (2,), (2,), (9,)),
+    "a long row of taps": ((3, 30), (3, 30), (1, 29), (1, 1), (1, 1), (0, 14)),
+    "more rows of taps than are written out": ((10, 12), (10, 12), (9, 9), (1, 1), (1, 1), (4, 4)),
+    "likewise, dilated, with strides": ((21, 24), (8, 9), (8, 11), (2, 3), (2, 1), (5, 4)),
+    "likewise, of volumes": ((3, 8, 9), (3, 8, 9), (3, 6, 9), (1, 1, 1), (1, 1, 1), (1, 2, 4)),
+    "rows of taps beside the image": ((4, 9), (12, 12), (7, 8), (1, 1), (1, 1), (9, 5)),
     "four axes": ((2, 3, 4, 5), (2, 3, 4, 5), (2, 3, 2, 3), (1, 1, 1, 1), (1, 2, 1, 1), (1, 2, 0, 1)),
 }
 
@@ -57,32 +64,78 @@ def test_every_border(name, along, isa):
         groups, c, k = {"groups": (lanes, 1, 1), "x": (1, lanes, 1), "y": (1, 1, lanes)}[along]
         problem = problem_of(AXES[name], groups, c=c, k=k, **fields)
         plan = plan_of(problem, isa)
-        assert (plan is None) == ((lanes % machine_for(isa).lanes_f32 > 0 and isa != "avx512") or _wide(problem, isa))
+        assert (plan is None) == (lanes % machine_for(isa).lanes_f32 > 0 and isa != "avx512")
         if plan is None:
             continue
-        rows, columns = int(rng.integers(1, 4)), int(rng.integers(1, 7))
-        windows = -(-plan.axes[-2].windows // rows)
-        block = (*plan.block[:-2], rows * int(rng.integers(1, windows + 1)), plan.block[-1])
-        taps = int(rng.integers(1, plan.axes[-2].taps + 1))
-        other = replace(plan, rows=rows, columns=columns, tap_rows=taps, block=block, chunks=1)
-        other = replace(other, chunks=int(rng.integers(1, prod(other.block_grid) + 1)))
-        found.append((seed, problem, plan, other))
-    assert found or _wide(problem_of(AXES[name], 16), isa)
+        found.append((seed, problem, plan, _otherwise(plan, rng)))
+    assert found
     order = list(AXES).index(name) + len(along)
     for number, (seed, problem, *plans) in enumerate(found):
         if isa == "avx512" or (number + order) % 2:
             check_plan(problem, in_turn(number + order // 2, *plans), machine_for(isa), seed, low=bool(seed % 2))
 
 
-def _wide(problem, isa):
-    """Whether sums of one row of taps leave no registers."""
-    rows = 1 if problem.y_extent[-2] == 1 or _rows_of_taps(problem, isa, 1) >= problem.taps[-2] else 2
-    return _rows_of_taps(problem, isa, rows) < 1
+def _otherwise(plan, rng):
+    """In other tiles, blocks and chunks."""
+    row, inner = plan.axes[-2:]
+    rows, columns = int(rng.integers(1, 5)), int(rng.integers(1, 9))
+    if plan.looped:
+        rows = 1
+    tap_rows = 1 if plan.looped else int(rng.integers(1, row.taps + 1))
+    tap_columns = int(rng.integers(1, inner.taps + 1)) if plan.in_pieces else inner.taps
+    tiles = [-(-axis.windows // size) for axis, size in ((row, rows), (inner, columns))]
+    block = (*plan.block[:-2], rows * int(rng.integers(1, tiles[0] + 1)), columns * int(rng.integers(1, tiles[1] + 1)))
+    other = replace(plan, rows=rows, columns=columns, tap_rows=tap_rows, tap_columns=tap_columns, block=block, chunks=1)
+    return replace(other, chunks=int(rng.integers(1, prod(other.block_grid) + 1)))
 
 
-def _rows_of_taps(problem, isa, rows):
-    """That fit the registers beside so many rows of windows."""
-    return (machine_for(isa).registers - 4) // problem.taps[-1] - rows
+@pytest.mark.parametrize(("axes", "looped"), [
+    (((500,), (500,), (31,), (1,), (1,), (15,)), False),
+    (((32, 32), (32, 32), (31, 31), (1, 1), (1, 1), (15, 15)), True),
+])  # fmt: skip
+def test_taps_of_long_rows_are_summed_in_pieces(axes, looped):
+    """Of one axis those that no tile of sums divides; of planes, rows of taps in a loop."""
+    plan = choose(problem_of(axes, 144), machine_for("avx512"))
+    assert isinstance(plan, DepthwiseWeightsPlan)
+    assert plan.looped == looped
+    assert [len(piece) for piece in plan.column_pieces] == [16, 15]
+    assert prod(plan.grid) >= 4
+
+
+def test_many_rows_of_taps_are_met_where_l1_holds_a_row():
+    """Of 512 channels positions share two sets of it."""
+    axes = ((14, 14), (14, 14), (9, 9), (1, 1), (1, 1), (4, 4))
+    few, many = (choose(problem_of(axes, groups), machine_for("avx512")) for groups in (384, 512))
+    assert isinstance(few, DepthwiseWeightsPlan)
+    assert few.looped
+    assert not isinstance(many, DepthwiseWeightsPlan)
+
+
+def test_chunks_are_as_many_as_their_sums_are_worth():
+    """Sums of every chunk are cleared, fetched and added up: of many taps and few windows that is most of the work."""
+    few, many = (
+        choose(problem_of(((n, n), (n, n), (7, 7), (1, 1), (1, 1), (3, 3)), groups), machine_for("avx512"))
+        for n, groups in ((7, 640), (56, 16))
+    )
+    assert isinstance(few, DepthwiseWeightsPlan)
+    assert isinstance(many, DepthwiseWeightsPlan)
+    assert few.chunks <= 4 < prod(few.block_grid)
+    assert many.chunks >= 12
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("extents", [(9, 14), (8, 40), (3, 9)])
+def test_tiles_of_four_rows_where_registers_hold_all_that_they_meet(extents, isa):
+    """Exactly, with rows that are left over; of strides only as long as caches hold the tensors."""
+    problem = problem_of((extents, extents, (3, 3), (1, 1), (1, 1), (1, 1)), 32)
+    plan = plan_of(problem, isa)
+    assert (plan.rows == 4) == (isa == "avx512" and extents[0] > 3)
+    check_plan(problem, plan, machine_for(isa), 7)
+    near, far = (
+        plan_of(problem_of(((112, 112), (56, 56), (3, 3), (2, 2), (1, 1), (1, 1)), 16, batch=n), "avx512")
+        for n in (1, 2)
+    )
+    assert (near.rows, far.rows) == (4, 2)
 
 
 def test_memory_is_asked_for_ahead_where_tensors_are_large():

@@ -69,7 +69,7 @@ OUTPUTS = {  # by how lines are written
     "vectors": problem_of(Y, (7, 7), (7, 7), (3, 3), channels=(600, 32), layout="NXC", **SAME),
     "squares": problem_of(Y, (9, 32), (9, 32), (3, 3), channels=(64, 64), **SAME),
     "squares in phases": problem_of(X, (12, 32), (6, 16), (4, 4), channels=(40, 33), stride=2, low=1),
-    "parts of squares": problem_of(Y, (6, 16), (6, 16), (3, 3), channels=(33, 60), **SAME),
+    "parts of squares": problem_of(Y, (6, 16), (6, 16), (3, 3), channels=(64, 60), **SAME),
     "phases": problem_of(X, (20, 64), (10, 32), (3, 3), channels=(9, 24), stride=2, low=1),
     "phases, the last ones early": problem_of(X, (20, 80), (10, 40), (3, 3), channels=(5, 24), stride=2, low=1),
     "many phases": problem_of(X, (16, 272), (2, 34), (8, 8), channels=(17, 20), stride=8),

@@ -17,7 +17,9 @@ from convgrad.plan.choose import choose, variants
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import outputs_near
 from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
 from plan.layers import TABLE, each_level, problem_of
@@ -128,7 +130,7 @@ def test_parts_of_planes_of_16_bits_begin_with_lines(dtype):
 
 
 @pytest.mark.parametrize(("isa", "dtype", "rows"), [("avx512", "f16", 4), ("avx512", "bf16", 4), ("avx2", "bf16", 2),
-                                                    ("avx2", "f16", 1), ("avx512", "f32", 2)])  # fmt: skip
+                                                    ("avx2", "f16", 1), ("avx512", "f32", 4)])  # fmt: skip
 def test_what_tiles_of_windows_widen_serves_many(isa, dtype, rows):
     """Numbers of 16 bits, where widening them takes as many instructions as multiplying."""
     problem = problem_of(Unknown.W, channels=(64, 1), image=60, windows=60, taps=3, low=1, batch=2, nxc=True)
@@ -364,3 +366,34 @@ def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps,
     low = taps // 2
     p = problem_of(unknown, channels=(1, 1), groups=64, image=image, windows=image, taps=taps, low=low, nxc=True)
     assert choose(p, machine_for(isa)).reads_in_place == expected
+
+
+@pytest.mark.parametrize(("groups", "channels", "batch", "near"), [
+    (8, 32, 32, True), (16, 32, 32, True), (8, 32, 4, False), (4, 64, 32, False), (16, 16, 32, False),
+    (2, 512, 32, False),
+])  # fmt: skip
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_groups_come_soon_after_each_other_where_memory_decides(unknown, groups, channels, batch, near):
+    """Lines of other groups come along with those that one asks for, and should be there when these want them."""
+    layer = {"channels": (channels, channels), "groups": groups, "image": 28, "windows": 28, "taps": 1, "nxc": True}
+    plan = choose(problem_of(unknown, **layer, batch=batch), machine_for("avx512"))
+    assert plan.reads_in_place
+    assert (outputs_near(plan, plan.problem.flops / 64) is not None) == near
+    block = 4 * 2 * groups * channels * prod(plan.block)  # bytes, of all groups
+    assert not near or block <= max(192 * 1024, 4 * 2 * groups * channels * 4 * plan.tile[-1])
+
+
+def test_rows_across_lines_are_read_where_they_lie():
+    """Vectors that cross lines cost less than a copy, from some channels on; and less than turning planes, of many."""
+    few = problem_of(Unknown.Y, channels=(32, 3), image=60, windows=60, taps=3, low=1)
+    fewer = problem_of(Unknown.Y, channels=(4, 3), image=60, windows=60, taps=3, low=1)
+    many = problem_of(Unknown.Y, channels=(112, 112), image=32, windows=32, taps=3, low=1)
+    machine = machine_for("avx512")
+    assert isinstance(choose(few, machine), RowDataPlan)
+    assert not isinstance(choose(fewer, machine), RowDataPlan)
+    planes, turned = (
+        choose(many, machine),
+        choose(replace(many, y_strides=(112 * 32 * 32, 0, 1, 32 * 112, 112)), machine),
+    )
+    assert (type(planes), planes.pixels) == (DataPlan, True)
+    assert not turned.pixels

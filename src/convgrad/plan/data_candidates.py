@@ -32,7 +32,7 @@ from convgrad.plan.tiles import (
     best_tile,
     best_turned_tile,
 )
-from convgrad.plan.tiles_along_outputs import best_pixel_tile
+from convgrad.plan.tiles_along_outputs import UNALIGNED, UNALIGNED_PLANES, best_pixel_tile, pixel_cycles
 from convgrad.problem.conv import ConvProblem
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -126,17 +126,33 @@ class DataCandidates:
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
         (cycles, packed), *at_once = self.packed_along_outputs()
+        less = self._unaligned_saves(packed)
         if prod(self.problem.taps) > 1 and not self.sharing:
             whole = replace(packed, i_block=max(1, self.channels_in), pixels=False, pixel_major=self.pixel_major)
             flat = list(flat_data_candidates(whole_blocks(packed), cycles, self.machine))
             in_place = flat or list(row_data_candidates(self.problem, self.machine, whole))
             yield from in_place
+            if any(other <= cycles for other, _ in in_place):  # which are not to lose against what packs
+                less = 0.0
             parts = prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
             if parts:  # of rows, in place if they can be
                 cycles = max([cycles, *(other for other, _ in in_place)])
         yield from pointwise_candidates(whole_blocks(packed), cycles, self.machine)
-        yield cycles, packed
+        yield cycles - less, packed
         yield from at_once
+
+    def _unaligned_saves(self, plan: DataPlan) -> float:
+        """Cycles that vectors along outputs are taken to have less against those along channels, of planes."""
+        row, lines = plan.axes[-1], self.lanes * self.size == LINE
+        planes = self.out_channels_first and not self.pixel_major
+        if not (planes and lines and row.in_step == len(row.phases) == 1):
+            return 0.0
+        shape = TileShape(plan.tile, plan.width, 0.0)
+        more, less = (
+            pixel_cycles(plan.axes, self.channels, self.lanes, shape, lines=lines, unaligned=unaligned)
+            for unaligned in (UNALIGNED, UNALIGNED_PLANES)
+        )
+        return self.problem.groups * (more - less)
 
     def packed_along_outputs(self, *, words: bool = False) -> Iterator[Predicted]:
         """Likewise of what is packed, words as they are: all phases after each other, then at once, if they may be."""

@@ -20,6 +20,7 @@ from convgrad.plan.tiles import (
 
 ASKED_FOR = 0.1  # cycles, not hidden, for a vector that was asked for some steps before
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines
+UNALIGNED_PLANES = 3.5  # likewise against vectors along channels, where both sides are planes; some processors take two
 ROWS_FAR = 0.35  # cycles, not hidden, for a vector along outputs: rows of the input are not one stream
 PART = 1.0  # cycles of a step besides, where every tap has a loop of its own
 VECTOR_BYTES = 64  # or less
@@ -31,16 +32,12 @@ def best_pixel_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, lines: bool
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along the innermost axis, which are cache `lines` or not."""
-    given, solved = channels
+    _, solved = channels
     best: TileShape | None = None
     *outer, inner = (axis.count for axis in axes)
-    crossing = _crossing(axes[-1], lanes)
     in_parts = axes[-1].in_step == len(axes[-1].phases) == 1  # tiles may be parts of several rows
-    rows_read = given * prod(axis.taps for axis in axes[:-1])
-    once = all(axis.taps == 1 for axis in axes)
     for width in cuts(solved, registers // 2):
         most = (registers - 2) // (width + 1)  # a row of B, a splat
-        blocks = -(-solved // width)
         for vectors in range(1, most + 1):
             if vectors > 1 and (vectors - 1) * lanes >= inner:
                 break
@@ -50,22 +47,33 @@ def best_pixel_tile(
                 rests = [(1,) * len(outer), *(rest for rest in rests if rest[0] == 1 < prod(rest))]
             for rest in rests:
                 tile = (*rest, vectors * lanes)
-                columns = prod(rest) * vectors
-                far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-                if once and not crossing and width >= FEW_ROWS:
-                    step = max(width * columns / FMA_PER_CYCLE, NUMBER * width + VECTOR * columns, LATENCY)
-                    step += ASKED_FOR * columns
-                elif lines and loads_again(width, columns) and axes[-1].in_step == 1 < axes[-1].taps <= MOST_PARTS:
-                    step = step_bound(width * columns, width, columns, far * columns + PART, columns * crossing)
-                else:
-                    loads = 1 + (UNALIGNED - 1) * crossing
-                    step = step_bound(width * columns, width, columns * loads, far * columns)
-                cycles = blocks * sweep_cycles(axes, tile, given * step, width * columns)
-                cycles *= 1.0 if whole or columns == vectors else PART_ROWS
+                cycles = pixel_cycles(axes, channels, lanes, TileShape(tile, width, 0.0), lines=lines)
                 if best is None or cycles < best.cycles:
                     best = TileShape(tile, width, cycles)
     assert best is not None
     return best
+
+
+def pixel_cycles(
+    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, shape: TileShape, *, lines: bool,
+    unaligned: float = UNALIGNED,
+) -> float:  # fmt: skip
+    """Of all tiles of that shape, of which a vector that crosses lines counts for so many loads."""
+    (given, solved), tile, width = channels, shape.tile, shape.width
+    row, columns, crossing = axes[-1], prod(tile) // lanes, _crossing(axes[-1], lanes)
+    rows_read = given * prod(axis.taps for axis in axes[:-1])
+    far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
+    if all(axis.taps == 1 for axis in axes) and not crossing and width >= FEW_ROWS:
+        step = max(width * columns / FMA_PER_CYCLE, NUMBER * width + VECTOR * columns, LATENCY)
+        step += ASKED_FOR * columns
+    elif lines and loads_again(width, columns) and row.in_step == 1 < row.taps <= MOST_PARTS:
+        step = step_bound(width * columns, width, columns, far * columns + PART, columns * crossing)
+    else:
+        loads = 1 + (unaligned - 1) * crossing
+        step = step_bound(width * columns, width, columns * loads, far * columns)
+    cycles = -(-solved // width) * sweep_cycles(axes, tile, given * step, width * columns)
+    whole = tile[-1] >= row.count
+    return cycles * (1.0 if whole or columns * lanes == tile[-1] else PART_ROWS)
 
 
 def _crossing(axis: GatherAxis, lanes: int) -> float:

@@ -61,16 +61,16 @@ class DepthwiseDotSums(WatchedPairs, DepthwiseSums):
         for self.half in range(PAIR):
             DepthwiseSums._tile_of_taps(self, b, spot)
 
-    def _summed(self, b: Builder, spot: Spot, taps: range, sums: Sums) -> Sums:
+    def _summed(self, b: Builder, spot: Spot, taps: tuple[range, range], sums: Sums) -> Sums:
         """Pair of columns by pair of columns of x."""
         plan, p, kind = self.plan, self.plan.problem, STORAGE[self.plan.problem.dtype]
         (row, inner), sums = plan.axes[-2:], dict(sums)
-        met_rows, met_columns = met_on(row, spot.rows, taps), met_on(inner, spot.columns, range(inner.taps))
+        met_rows, met_columns = met_on(row, spot.rows, taps[0]), met_on(inner, spot.columns, range(inner.taps))
         x_rows = {place: b.hidden(self._x_row(b, spot, place)) for place in met_rows}
         corner = b.dot([(spot.j, p.y_strides[-2]), (spot.i, p.y_strides[-1]), (spot.lane, plan.lane_step("y"))])
         y = b.hidden(b.at(self.y, corner, kind))
         zeros = Value(vector_of(PAIR * LANES, kind), "zeroinitializer")
-        first, looks = taps.start == 0 and self.half == 0, self.half == 0
+        first, looks = taps[0].start == 0 and self.half == 0, self.half == 0
         new = range(max(met_rows) + 1 - spot.rows * row.stride, max(met_rows) + 1)  # that no tile before this one met
 
         @cache

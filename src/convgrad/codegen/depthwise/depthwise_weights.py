@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.weights import SumsStage
@@ -30,6 +30,7 @@ class Spot:
     first: int  # column, of the first of all tiles that are alike
     whole: bool
     lane: Index
+    tap: Index = 0  # row of them, that is the first
 
 
 class DepthwiseSums(SumsStage):
@@ -90,12 +91,16 @@ class DepthwiseSums(SumsStage):
         rest = row.windows % plan.rows
         stop = b.minimum(b.add(starts[-2], plan.block[-2]), row.windows)
         whole = b.minimum(stop, row.windows - rest)
-        b.loop(starts[-2], whole, lambda j, _: self._row_of_windows(b, j, plan.rows), step=plan.rows, name="row")
+        b.loop(
+            starts[-2], whole, lambda j, _: self._row_of_windows(b, starts, j, plan.rows), step=plan.rows, name="row"
+        )
         if rest:
-            b.loop(whole, stop, lambda j, _: self._row_of_windows(b, j, rest), step=plan.rows, name="rest")
+            b.loop(whole, stop, lambda j, _: self._row_of_windows(b, starts, j, rest), step=plan.rows, name="rest")
 
-    def _row_of_windows(self, b: Builder, j: Index, rows: int) -> None:
+    def _row_of_windows(self, b: Builder, starts: list[Index], j: Index, rows: int) -> None:
+        """Or what a block has of it."""
         plan = self.plan
+        parts = plan.block[-1] < plan.axes[-1].windows
         for first, many, columns, whole in self._pieces():
 
             def tile(
@@ -107,7 +112,11 @@ class DepthwiseSums(SumsStage):
                     step=plan.together * plan.lanes, name="lanes",
                 )  # fmt: skip
 
-            b.loop(first, first + many * plan.columns, tile, step=plan.columns, name="column")
+            start, stop = first, first + many * plan.columns
+            if parts:
+                start = b.maximum(start, starts[-1])
+                stop = b.minimum(stop, b.add(starts[-1], plan.block[-1]))
+            b.loop(start, stop, tile, step=plan.columns, name="column")
 
     def _pieces(self) -> Iterator[tuple[int, int, int, bool]]:
         """Tiles of a row that are written out once: the first window, how many alike, columns, whether x is there."""
@@ -120,45 +129,59 @@ class DepthwiseSums(SumsStage):
 
     def _tile_of_taps(self, b: Builder, spot: Spot) -> None:
         """The sums of some rows of taps after the other."""
-        plan, first = self.plan, 0
-        inner = plan.axes[-1].taps
+        plan, row = self.plan, self.plan.axes[-2]
         lane = b.add(spot.lane, self.half * plan.lanes)
         sums = b.at(self.sums_at(b, 0), b.add(lane, b.mul(self.first_tap, plan.width)), self.kind)
+        if plan.looped:
+
+            def of_row(r: Index, _: object) -> None:
+                place = b.at(sums, b.mul(r, plan.axes[-1].taps * plan.width), self.kind)
+                self._some_taps(b, replace(spot, tap=r), range(1), place)
+
+            b.loop(*self._taps_met(b, row, spot.j), of_row, name="taps")
+            return
+        first = 0
         for tap_rows, many in plan.tap_pieces:
             for _ in range(many):
-                places = {
-                    (r, c): b.at(sums, (r * inner + c) * plan.width, self.kind)
-                    for r in range(first, first + tap_rows) for c in range(inner)
-                }  # fmt: skip
-                now = {tap: self.isa.load(b, plan.compute, place, plan.lanes) for tap, place in places.items()}
-                for tap, value in self._summed(b, spot, range(first, first + tap_rows), now).items():
-                    self.isa.store(b, plan.compute, value, places[tap])
+                self._some_taps(b, spot, range(first, first + tap_rows), sums)
                 first += tap_rows
 
-    def _summed(self, b: Builder, spot: Spot, taps: range, sums: Sums) -> Sums:
+    def _some_taps(self, b: Builder, spot: Spot, rows: range, sums: Value) -> None:
+        """Of some rows of taps, as many of a row after the other as registers hold."""
+        plan = self.plan
+        for columns in plan.column_pieces:
+            places = {
+                (r, c): b.at(sums, (r * plan.axes[-1].taps + c) * plan.width, self.kind) for r in rows for c in columns
+            }
+            now = {tap: self.isa.load(b, plan.compute, place, plan.lanes) for tap, place in places.items()}
+            for tap, value in self._summed(b, spot, (rows, columns), now).items():
+                self.isa.store(b, plan.compute, value, places[tap])
+
+    def _summed(self, b: Builder, spot: Spot, taps: tuple[range, range], sums: Sums) -> Sums:
         """Element by element of x, column by column."""
         plan, p, kind = self.plan, self.plan.problem, STORAGE[self.plan.problem.dtype]
         (row, inner), sums = plan.axes[-2:], dict(sums)
-        met_rows = met_on(row, spot.rows, taps)
+        met_rows = met_on(row, spot.rows, taps[0])
         x_rows = {place: self._x_row(b, spot, place) for place in met_rows}
         corner = b.dot([(spot.j, p.y_strides[-2]), (spot.i, p.y_strides[-1]), (spot.lane, plan.lane_step("y"))])
         windows: dict[tuple[int, int], Value] = {}
+        fetches = taps[0].start == 0 and taps[1].stop == inner.taps and not plan.looped  # once for all taps
 
         def window(m: int, n: int) -> Value:
             if (m, n) not in windows:
                 there = b.at(self.y, b.add(corner, m * p.y_strides[-2] + n * p.y_strides[-1]), kind)
-                self._fetch(b, "y", there, first=taps.start == 0)
+                self._fetch(b, "y", there, first=fetches)
                 windows[m, n] = self._load(b, "y", there, spot)
             return windows[m, n]
 
         new = range(max(met_rows) + 1 - spot.rows * row.stride, max(met_rows) + 1)  # that no tile before this one met
-        for column, at in met_on(inner, spot.columns, range(inner.taps)).items():
+        for column, at in met_on(inner, spot.columns, taps[1]).items():
             if not spot.whole and not 0 <= spot.first * inner.stride + column < inner.image:
                 continue
             for place, met in met_rows.items():
                 there = b.at(x_rows[place], (column + inner.low) * p.x_strides[-1], kind)
                 fresh = column > inner.dilation * (inner.taps - 1) - inner.low - inner.stride
-                self._fetch(b, "x", there, first=taps.start == 0 and place in new and fresh)
+                self._fetch(b, "x", there, first=fetches and place in new and fresh)
                 x = self._load(b, "x", there, spot)
                 for n, c in at:
                     for m, r in met:
@@ -168,7 +191,7 @@ class DepthwiseSums(SumsStage):
     def _x_row(self, b: Builder, spot: Spot, place: int) -> Value:
         """Where the first element of a row of x is, or would be, that a tile meets."""
         plan, p, (row, inner) = self.plan, self.plan.problem, self.plan.axes[-2:]
-        at_row = b.add(b.mul(spot.j, row.stride), place)
+        at_row = b.add(b.dot([(spot.j, row.stride), (spot.tap, row.dilation)]), place)
         at_column = b.sub(b.mul(spot.i, inner.stride), inner.low)
         steps = [(at_row, p.x_strides[-2]), (at_column, p.x_strides[-1]), (spot.lane, plan.lane_step("x"))]
         there = b.beyond(self.x, b.mul(b.dot(steps), BYTES[p.dtype]))

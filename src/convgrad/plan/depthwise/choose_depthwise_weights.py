@@ -8,30 +8,40 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan, pairs_met_on
 from convgrad.plan.by_matrix.matrix_blocks import LOOK
 from convgrad.plan.costs import LINE
-from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan, met_on
+from convgrad.plan.depthwise.depthwise_weights import AHEAD_FROM, DepthwiseWeightsPlan, met_on, with_images_as_rows
+from convgrad.plan.depthwise.plane_rows import is_large
 from convgrad.plan.general.blocks import even_share
+from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.general.weights import WeightsPlan
-from convgrad.plan.general.window_blocks import rows_of_windows
+from convgrad.plan.general.window_blocks import SUM_BYTES, most_chunks, rows_of_windows
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
+from convgrad.plan.window_axes import window_axes
 
 Plan = TypeVar("Plan", bound=DepthwiseWeightsPlan)
 
-ROWS, COLUMNS, SHORT = 2, 4, 8  # windows of a tile: more gain nothing, but where rows are short
+ROWS, MORE_ROWS = 2, 4  # of windows of a tile; more where sums of all taps leave registers for them
+COLUMNS, SHORT, SHORT_WINDOWS = 4, 8, 32  # windows of a row of a tile, and where rows are short
 WIDENED_ROWS = 4  # of windows of 16 bits in a tile; half as many next to half as many registers
 MOST_WIDENED = 9  # taps of such a tile
 DOT_ROWS, DOT_COLUMNS = (2, 4), (4, 6, 8, 14)  # of windows of a tile of dot products
 LEAST_DOT_TAPS = 20  # of a plane: fewer gain hardly anything by what is interleaved for them
 TURNED, READ, LOOKED = 0.8, 0.5, 0.5  # cycles to interleave two vectors, to read one or a sum, to look at one of x or y
+LEAST_ROWS, ROW_TILES = 16, 16  # of windows, of fewer of which parts are blocks of their own, of so many tiles
 SPARE = 4  # registers besides sums and windows
-MOST_TAPS = 49  # of a plane
+MOST_TAPS = 49  # of a plane, that are written out; of more, those of one row
+MOST_IN_ROW = 16  # sums of taps of a row together, beside windows; of fewer taps of one axis sums never leave registers
+FEWEST_IN_ROW = 8  # taps of a row, of which those of other rows are too many to be written out
 MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
 MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
 LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
+AGAIN = 2.0  # likewise, of tiles of some taps of a row, where L1 does not hold what they meet, or L2 all sums
+SUM = 6.0  # cycles, measured, for a vector of sums of each chunk: cleared, fetched, stored and added up
 LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
 ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
 
@@ -40,37 +50,73 @@ def depthwise_weights_candidates(
     base: WeightsPlan, cycles: float, machine: Machine
 ) -> Iterator[tuple[float, DepthwiseWeightsPlan]]:
     """Predicted cycles and the plan; `base` has the same lanes, in tiles of one row of taps, and takes `cycles`."""
-    p, taps, side = base.problem, base.problem.taps, base.lane_side
-    if p.rank < 2 or base.row_count != 1 or not (base.lane_count == 1 if base.spread else p.groups == 1):
+    if base.problem.rank == 1:
+        if base.problem.taps[0] <= MOST_IN_ROW:
+            return
+        problem = with_images_as_rows(base.problem)
+        base = replace(base, problem=problem, axes=window_axes(problem), block=(1, *base.block))
+    plan = _tiled(base, machine) if _has_lanes(base, machine) else None
+    if plan is None:
         return
-    lanes, steps = p.groups if base.spread else base.lane_count, [p.strides[n][1] for n in "xy"]
-    if set(steps if base.spread else [p.strides[side][2]]) != {1}:
-        return
-    if lanes * (LEAST_SPREAD if base.spread else LEAST) < base.lanes:
-        return
-    if lanes % base.lanes and machine.lanes_f32 * 4 != LINE:
-        return
-    if prod(taps[-2:]) > MOST_TAPS or p.x_strides[-1] <= 0 or 0 in (*p.shapes["x"], *p.shapes["y"]):
-        return
-    fitting = [(machine.registers - SPARE) // taps[-1] - rows for rows in (1, ROWS)]  # rows of taps
-    rows = 1 if fitting[0] >= taps[-2] > fitting[1] or base.axes[-2].windows == 1 else ROWS
-    tap_rows = min(taps[-2], fitting[rows > 1])
-    if tap_rows < 1:
-        return
-    windows = base.axes[-1].windows
-    columns = SHORT if windows <= SHORT * rows else COLUMNS
-    wider = _wider(base, machine)
-    if wider:
-        rows, columns, tap_rows = wider, SHORT, taps[-2]
-    columns = even_share(windows, columns)
-    plan = as_kind(
-        DepthwiseWeightsPlan, base, vectors=-(-lanes // base.lanes), lane_groups=p.groups, row_channels=1, tile_taps=1,
-        unroll=1, direct=True, rows=rows, columns=columns, tap_rows=tap_rows,
-    )  # fmt: skip
     if _fits(plan):
-        plan = _blocked(plan)
-        yield min(_cycles(plan), ALIKE * cycles), plan
+        predicted = _cycles(plan)
+        plan = _blocked(plan, predicted)
+        yield (predicted if plan.in_pieces else min(predicted, ALIKE * cycles)), plan
         yield from _by_dots(plan, machine)
+
+
+def _has_lanes(base: WeightsPlan, machine: Machine) -> bool:
+    """Whether single channels meet numbers that lie side by side, enough of them, or whole vectors."""
+    p, side = base.problem, base.lane_side
+    if base.row_count != 1 or not (base.lane_count == 1 if base.spread else p.groups == 1):
+        return False
+    lanes, steps = _lanes(base), [p.strides[n][1] for n in "xy"]
+    if set(steps if base.spread else [p.strides[side][2]]) != {1}:
+        return False
+    if lanes % base.lanes and machine.lanes_f32 * 4 != LINE:
+        return False
+    some = p.x_strides[-1] > 0 and 0 not in (*p.shapes["x"], *p.shapes["y"])
+    return some and lanes * (LEAST_SPREAD if base.spread else LEAST) >= base.lanes
+
+
+def _lanes(base: WeightsPlan) -> int:
+    return base.problem.groups if base.spread else base.lane_count
+
+
+def _tiled(base: WeightsPlan, machine: Machine) -> DepthwiseWeightsPlan | None:
+    """In tiles that registers hold: of all taps, of some rows of them, or of some of a row."""
+    taps, windows = base.problem.taps, base.axes[-1].windows
+    looped = prod(taps[-2:]) > MOST_TAPS and taps[-2] > 1
+    if looped and taps[-1] < FEWEST_IN_ROW:
+        return None
+    rows = 1 if looped else _rows(base, machine)
+    tap_rows, tap_columns = min(taps[-2], _rows_of_taps(base, machine, rows)), taps[-1]
+    columns = SHORT if windows <= SHORT_WINDOWS else COLUMNS
+    if looped or tap_rows < 1:
+        tap_rows, columns = 1, SHORT
+        tap_columns = even_share(taps[-1], min(MOST_IN_ROW, machine.registers - SPARE - rows * COLUMNS))
+    elif wider := _wider(base, machine):
+        rows, columns, tap_rows = wider, SHORT, taps[-2]
+    return as_kind(
+        DepthwiseWeightsPlan, base, vectors=-(-_lanes(base) // base.lanes), lane_groups=base.problem.groups,
+        row_channels=1, tile_taps=1, unroll=1, direct=True, rows=rows, columns=even_share(windows, columns),
+        tap_rows=tap_rows, tap_columns=tap_columns, looped=looped,
+    )  # fmt: skip
+
+
+def _rows_of_taps(base: WeightsPlan, machine: Machine, rows: int) -> int:
+    """Whose sums fit the registers beside so many rows of windows."""
+    return (machine.registers - SPARE) // base.problem.taps[-1] - rows
+
+
+def _rows(base: WeightsPlan, machine: Machine) -> int:
+    """Of windows of a tile."""
+    row, taps = base.axes[-2], base.problem.taps[-2]
+    streams = row.stride > 1 and is_large(base.problem, AHEAD_FROM)  # of memory: of more rows they are too many
+    if row.windows >= MORE_ROWS and not streams and _rows_of_taps(base, machine, MORE_ROWS) >= taps:
+        return MORE_ROWS
+    one, several = (_rows_of_taps(base, machine, rows) for rows in (1, ROWS))
+    return 1 if one >= taps > several or row.windows == 1 else ROWS
 
 
 def _fits(plan: DepthwiseWeightsPlan) -> bool:
@@ -78,12 +124,25 @@ def _fits(plan: DepthwiseWeightsPlan) -> bool:
     return plan.zeros <= MOST_ZEROS and tiles - last + first <= MOST_PIECES
 
 
-def _blocked(plan: Plan) -> Plan:
-    """With blocks of whole tiles, and chunks."""
+def _blocked(plan: Plan, cycles: float) -> Plan:
+    """With blocks of whole tiles, and chunks: as many as are worth their sums; `cycles` are those of all tiles."""
     blocked = rows_of_windows(plan)
-    block = (*blocked.block[:-2], max(plan.rows, blocked.block[-2] // plan.rows * plan.rows), blocked.block[-1])
-    plan = replace(plan, block=block)
-    return replace(plan, chunks=min(blocked.chunks, prod(plan.block_grid)))
+    *outer, rows, row = blocked.block
+    rows = max(plan.rows, rows // plan.rows * plan.rows)
+    *lines, windows = (axis.windows for axis in plan.axes)
+    if prod(lines) < LEAST_ROWS * rows:  # too few for threads to share
+        row = min(row, even_share(-(-windows // plan.columns), ROW_TILES) * plan.columns)
+    plan = replace(plan, block=(*outer, rows, row))
+    blocked = replace(plan, chunks=most_chunks(plan))
+    blocks, sums = prod(plan.block_grid), plan.sum_size / plan.lanes
+
+    def cost(chunks: int) -> float:
+        late = (
+            1 / chunks + -(-blocks // chunks) * chunks / max(1, blocks) - 1
+        )  # a thread waits for the last, or largest
+        return cycles * late + SUM * sums * chunks
+
+    return replace(plan, chunks=min(range(1, min(blocked.chunks, blocks) + 1), key=cost))
 
 
 def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[float, DepthwiseDotsPlan]]:
@@ -91,7 +150,7 @@ def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[flo
     p, (row, inner) = plan.problem, plan.axes[-2:]
     if p.dtype != "bf16" or not machine.has_dots or not plan.spread or p.accumulate:
         return
-    if inner.stride > 1 or plan.plane_taps < LEAST_DOT_TAPS:
+    if inner.stride > 1 or not LEAST_DOT_TAPS <= plan.plane_taps <= MOST_TAPS or plan.in_pieces:
         return
     base = as_kind(DepthwiseDotsPlan, plan, vectors=-(-plan.vectors // 2) * 2, fallback=plan)
     found = []
@@ -102,7 +161,7 @@ def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[flo
             found += [(_dot_cycles(dots), dots)] if _fits(dots) else []
     if found:
         cycles, dots = min(found, key=lambda candidate: candidate[0])
-        yield cycles + LOOK, _blocked(dots)
+        yield cycles + LOOK, _blocked(dots, cycles)
 
 
 def _wider(base: WeightsPlan, machine: Machine) -> int:
@@ -119,12 +178,18 @@ def _wider(base: WeightsPlan, machine: Machine) -> int:
 def _cycles(plan: DepthwiseWeightsPlan) -> float:
     """Of all tiles."""
     row, inner = plan.axes[-2:]
-    of_tile = 0.0
-    for tap_rows, many in plan.tap_pieces:
+    met = sum(last - first for first, last in map(row.met, range(row.taps))) / row.windows  # by a window
+    of_tile, load, of_sum = 0.0, LOAD, LOAD
+    if plan.in_pieces:
+        step = max(SIZES[plan.problem.dtype] * abs(plan.problem.strides[name][-1]) for name in "xy")
+        load = LOAD if plan.x_columns + plan.columns <= lines_of_l1(step) else AGAIN
+        of_sum = max(load, LOAD if SIZES[plan.compute] * plan.sum_size <= SUM_BYTES else AGAIN)
+    for (tap_rows, many), taps in product(((1, met),) if plan.looped else plan.tap_pieces, plan.column_pieces):
         x_rows = row.stride * (plan.rows - 1) + tap_rows if row.stride < tap_rows else plan.rows * tap_rows
-        x_columns = min(plan.x_columns, plan.columns * inner.taps)
-        sums = tap_rows * inner.taps
-        loads = LOAD * (x_rows * x_columns + plan.rows * plan.columns + 2 * sums)
+        between = inner.stride * (plan.columns - 1) + inner.dilation * (len(taps) - 1) + 1
+        sums = tap_rows * len(taps)
+        read = x_rows * min(between, plan.columns * len(taps)) + plan.rows * plan.columns
+        loads = load * read + of_sum * 2 * sums
         of_tile += many * max(sums * plan.rows * plan.columns / FMA_PER_CYCLE, loads)
     return _tiles(plan) * plan.vectors * of_tile
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.depthwise.plane_costs import tap_pieces
 from convgrad.plan.depthwise.plane_rows import is_large, windows_ahead
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.problem.conv import ConvProblem
 
 AHEAD_FROM = 1024 * 1024  # bytes of x and y from which on they are asked for ahead
 
@@ -23,12 +24,14 @@ class DepthwiseWeightsPlan(WeightsPlan):
     goes through windows as they lie in memory, `rows` by `columns` at a time, and at each through all lanes: an element
     of x is read once for all taps of the tile that meet it. Rows of x beside the image are read from zeros; columns
     beside it are left out, by tiles of their own at either end of a row. Of volumes, rows of windows meet one plane of
-    taps after the other, those of planes that x has.
+    taps after the other, those of planes that x has. With one axis, images are rows.
     """
 
     rows: int  # windows of a tile
     columns: int
     tap_rows: int  # of a tile: all, or fewer
+    tap_columns: int  # likewise
+    looped: bool = False  # over rows of taps, those that meet x: they are too many to be written out
 
     @property
     def kind(self) -> str:
@@ -63,6 +66,21 @@ class DepthwiseWeightsPlan(WeightsPlan):
     def tap_pieces(self) -> tuple[tuple[int, int], ...]:
         """Rows of taps of a tile and how many such tiles follow each other."""
         return tap_pieces(self.axes[-2].taps, self.tap_rows)
+
+    @property
+    def column_pieces(self) -> tuple[range, ...]:
+        """Taps of a row that are summed together."""
+        pieces, first = [], 0
+        for taps, many in tap_pieces(self.axes[-1].taps, self.tap_columns):
+            for _ in range(many):
+                pieces.append(range(first, first + taps))
+                first += taps
+        return tuple(pieces)
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether tiles have some taps of a row, or are in a loop over its rows."""
+        return self.looped or self.tap_columns < self.axes[-1].taps
 
     @property
     def plane_taps(self) -> int:
@@ -109,11 +127,24 @@ class DepthwiseWeightsPlan(WeightsPlan):
         assert self.bundles == self.lane_shares == self.row_shares == 1
         assert set(self.block[:-2]) == {1}
         assert self.block[-2] % self.rows == 0
+        assert self.block[-1] % self.columns == 0 or self.block[-1] >= self.axes[-1].windows
+        assert not self.looped or self.rows == self.tap_rows == 1
 
     def __str__(self) -> str:
         text = WeightsPlan.__str__(self)
-        tile = f"{self.tap_rows} x {self.axes[-1].taps} taps of {self.rows} x {self.columns} windows, "
+        tile = f"{self.tap_rows} x {self.tap_columns} taps of {self.rows} x {self.columns} windows, "
         return text.replace("in place, ", f"in place, {tile}", 1)
+
+
+def with_images_as_rows(p: ConvProblem) -> ConvProblem:
+    """The same problem of one axis as one of two, whose rows are images, and whose batch is one of them."""
+    one = {name: (1, *getattr(p, name)) for name in ("taps", "stride", "dilation")}
+    extents = {name: (p.batch, *getattr(p, name)) for name in ("x_extent", "y_extent")}
+    strides = {}
+    for name, (batch, *rest) in {"x_strides": p.x_strides, "y_strides": p.y_strides}.items():
+        strides[name] = (batch * p.batch, *rest[:2], batch, *rest[2:])
+    w_strides = (*p.w_strides[:3], p.w_strides[3] * p.taps[-1], *p.w_strides[3:])
+    return replace(p, batch=1, pad_low=(0, *p.pad_low), w_strides=w_strides, **one, **extents, **strides)
 
 
 def met_on(axis: WindowAxis, windows: int, taps: range) -> dict[int, Met]:

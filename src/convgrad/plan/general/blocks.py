@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
 from convgrad.plan.general.data import DataPlan
-from convgrad.plan.general.data_in_place import with_weights_in_place, writes_in_place
+from convgrad.plan.general.data_in_place import outputs_near, with_weights_in_place, writes_in_place
 from convgrad.plan.general.data_slab import FEW_ROWS
 from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.problem.conv import Ints
@@ -38,7 +38,9 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * least:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
-    blocks = [replace(plan, i_block=share, block=block) for block in _blocks(plan) for share in shares]
+    near = outputs_near(plan, cycles) if plan.reads_in_place else None
+    outputs = [(*plan.tile[:-1], near)] if near else _blocks(plan)
+    blocks = [replace(plan, i_block=share, block=block) for block in outputs for share in shares]
     wanted = (LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (LEAST_TASKS,)
     candidates = [shared for block in blocks for shared in lanes_shared(block, wanted)]
     if plan.may_pack_weights:

@@ -17,7 +17,10 @@ CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewi
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
 FEWEST_TILES = 4  # that read whole lines, even where rows push each other out: packing reads such rows as well
+NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
+NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
+MEMORY_BOUND = 1.2  # of the cycles of the arithmetic, that memory takes at least where it decides
 BORDER = 8  # products at the border, for each output of a row, that cost as much as to pack what the row meets
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 
@@ -76,6 +79,24 @@ def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     if width <= plan.width or p.groups < width:
         return plan
     return replace(plan, width=width, lane_groups=width, tile=(*plan.tile[:-1], rows))
+
+
+def outputs_near(plan: DataPlan, cycles: float) -> int | None:
+    """Outputs of a block of one group, of which lines that come along are there when other groups want them.
+
+    Of one tap, where all of a position lies together, and memory far away decides; None elsewhere.
+    """
+    p, given, tile = plan.problem, plan.problem.given, plan.tile[-1]
+    if p.groups < MANY_GROUPS or plan.spread or plan.pixels or plan.taps > 1:
+        return None
+    if SIZES[p.dtype] * max(plan.in_channels, plan.out_channels) <= LINE:  # which are fetched one by one anyway
+        return None
+    moved = p.bytes_of("x") + p.bytes_of("y")
+    if moved < 3 * LARGE or moved / MEMORY_BYTES < MEMORY_BOUND * cycles:
+        return None
+    step = plan.axes[-1].in_step * abs(p.strides[given][-1]) + plan.axes[-1].out_step * abs(p.strides[p.solved][-1])
+    near = max(NEAR_TILES, NEAR_BYTES // (SIZES[p.dtype] * max(1, step)) // tile) * tile
+    return near if near < plan.axes[-1].count else None
 
 
 def writes_in_place(plan: DataPlan) -> bool:

@@ -94,10 +94,11 @@ def rows_of_windows(plan: WeightsPlan) -> WeightsPlan:
     block[-1] = row
     block[-2] = min(outer[-1], max(1, prod(outer) // (2 * LEAST_TASKS)), max(1, ROW_WINDOWS // row))
     plan = replace(plan, block=tuple(block))
-    return replace(plan, chunks=_most_chunks(plan))
+    return replace(plan, chunks=most_chunks(plan))
 
 
-def _most_chunks(plan: WeightsPlan) -> int:
+def most_chunks(plan: WeightsPlan) -> int:
+    """By blocks, and by the memory that sums take."""
     most = 1 + CHUNK_BYTES // max(1, SIZES[plan.compute] * plan.sum_size)
     return max(1, min(MOST_CHUNKS, prod(plan.block_grid), most))
 
@@ -137,10 +138,10 @@ def _shared(plan: Plan, cycles: float, *, tight: bool = False) -> tuple[float, P
     rows, lanes = _sides(plan, blocks)
     fixed = cycles + _panel_cycles(plan) + in_place_cycles(plan)
     sum_vectors = plan.bundles * plan.lane_blocks * plan.taps * rows.units * plan.row_channels * plan.vectors
-    most_chunks = _most_chunks(plan)
+    most = most_chunks(plan)
     row_shares, lane_shares = tuple(rows.shares(tight=tight)), tuple(lanes.shares(tight=tight))
     best = float("inf"), 1, 1, 1
-    for chunks in sorted({1 << n for n in range(most_chunks.bit_length())} | {most_chunks}):
+    for chunks in sorted({1 << n for n in range(most.bit_length())} | {most}):
         own = replace(plan, chunks=chunks)
         own_sums = own.own_sums
         met = blocks - 1 if own_sums else blocks  # a first block starts from zeros

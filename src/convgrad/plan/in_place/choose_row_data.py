@@ -24,7 +24,8 @@ MOST_OF_FEW, FEWEST = 64, 4  # likewise, where rows have a stride of two, made o
 MOST_TAPS, MOST_STEP, MOST_PHASES = 11, 3, 8
 FEW_CHANNELS = 16  # of an input of one axis, read at a time: as many runs of memory
 MOST_ROWS = 4  # of outputs in a tile
-CROSSING, PICKED = 2.4, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
+CROSSING, PICKED = 1.6, 1.2  # cycles for a vector that crosses lines, and for one of those to pick from
+CROSSING_FEW, FEW_GIVEN = 2.4, 8  # likewise where there are fewer channels of the input, for each tap a short loop
 AMONG_PICKS = 0.5  # cycles of a number in all lanes, where loads of vectors are few
 NARROW = 1.2  # cycles for a vector of 16-bit numbers, which crosses lines half as often, and is widened
 PART, WRITTEN = 16.0, 0.5  # cycles besides for a tap of a row: of a loop over channels, and of a single one
@@ -142,7 +143,8 @@ def _cycles(plan: RowDataPlan) -> float:
         elif shift % plan.lanes and plan.slides:
             products, loads = products + columns, loads + several / LOADS_PER_CYCLE
         elif not plan.slides:
-            loads = (CROSSING if SIZES[p.dtype] == SIZES[plan.compute] else NARROW) * columns
+            crossing = CROSSING if plan.in_channels >= FEW_GIVEN else CROSSING_FEW
+            loads = (crossing if SIZES[p.dtype] == SIZES[plan.compute] else NARROW) * columns
         numbers = (AMONG_PICKS if plan.deals else BROADCAST) * len(rows)
         step += max(products / FMA_PER_CYCLE, numbers + loads, LATENCY)
         unit = min(plan.channel_unit, plan.in_channels)
