@@ -32,10 +32,7 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 
 UNROLLED_WINDOWS = 4
-MANY_MORE = (
-    4,
-    16,
-)  # times as many numbers as the other side has, per tap and at most: to transpose them waits for memory
+MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 EVEN = 1.15  # times the sums
 WIDENED = 1.25  # times the cycles of numbers that units would take as they are

@@ -165,7 +165,6 @@ def multiplies_rows(p: ConvProblem, lanes: int, *, dots: bool = False) -> bool:
         return False
     row = with_taps_merged(p)
     along = row.x_strides[2] == row.w_strides[2] == row.y_strides[2] == 1 and set(row.taps) == {1}
-    whole = (
-        row.x_channels % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE
-    )  # else there are no masks to speak of
+    # where vectors are not lines there are no masks to speak of
+    whole = row.x_channels % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE
     return along and whole and row.x_channels >= LEAST_ROW * lanes

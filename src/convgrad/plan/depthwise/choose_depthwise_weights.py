@@ -137,9 +137,8 @@ def _blocked(plan: Plan, cycles: float) -> Plan:
     blocks, sums = prod(plan.block_grid), plan.sum_size / plan.lanes
 
     def cost(chunks: int) -> float:
-        late = (
-            1 / chunks + -(-blocks // chunks) * chunks / max(1, blocks) - 1
-        )  # a thread waits for the last, or largest
+        # a thread waits for the last, or largest
+        late = 1 / chunks + -(-blocks // chunks) * chunks / max(1, blocks) - 1
         return cycles * late + SUM * sums * chunks
 
     return replace(plan, chunks=min(range(1, min(blocked.chunks, blocks) + 1), key=cost))
