@@ -14,7 +14,7 @@ MOST_PLANS = 4096  # per operator; a program that makes up more geometries start
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Calls since `enable`; `print` says them."""
+    """Calls since `enable`; `print` says them, but for products that were left, which is no loss."""
 
     operations: dict[str, int]  # name of an operation: how often it was computed here
     left: dict[tuple[str, str], int]  # operator of convolution, why it was left to PyTorch: how often
@@ -23,8 +23,7 @@ class Taken:
     def __str__(self) -> str:
         """A line for each operation, and for each reason."""
         lines = [f"{count} x {name}" for name, count in sorted(self.operations.items())] or ["nothing taken"]
-        left = sorted(self.left.items()) + sorted(self.left_products.items())
-        lines += [f"{count} x {name} left to PyTorch: {why}" for (name, why), count in left]
+        lines += [f"{count} x {name} left to PyTorch: {why}" for (name, why), count in sorted(self.left.items())]
         return "\n".join(lines)
 
 
