@@ -14,6 +14,7 @@ from convgrad.plan.by_dots.far_pairs import FarPairsPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
@@ -397,3 +398,12 @@ def test_rows_across_lines_are_read_where_they_lie():
     )
     assert (type(planes), planes.pixels) == (DataPlan, True)
     assert not turned.pixels
+
+
+@pytest.mark.parametrize(("outputs", "windows"), [(16, True), (32, False), (48, False)])
+def test_windows_that_a_stride_parts_are_lanes_for_few_channels_only(outputs, windows):
+    """To pick them costs more than to turn y, once there are many channels of it."""
+    stem = problem_of(
+        Unknown.W, channels=(3, outputs), image=224, windows=112, taps=3, stride=2, low=1, batch=4, nxc=False
+    )
+    assert isinstance(choose(stem, machine_for("avx512")), WindowLanesPlan) == windows

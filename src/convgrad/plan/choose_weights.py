@@ -36,12 +36,15 @@ MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at mos
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 EVEN = 1.15  # times the sums
 WIDENED = 1.25  # times the cycles of numbers that units would take as they are
+PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
 
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
+    parted = PARTED if problem.groups == 1 and problem.stride[-1] > 1 else 1.0
     by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
+    by_windows = [(cycles if plan.ON_UNITS else parted * cycles, plan) for cycles, plan in by_windows]
     by_runs = [*group_weights_candidates(problem, machine), *run_weights_candidates(problem, machine)]
     by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_runs], key=lambda candidate: candidate[0])
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
