@@ -145,13 +145,8 @@ def plan_backward(
 def _why_not(tensors: Sequence[Tensor], stride, dilation, transposed, output_padding) -> str:
     """What PyTorch takes and convgrad does not, or takes and PyTorch would refuse; "" if there is nothing."""
     first, second = tensors[:2]
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) > 1:
-        return f"types {', '.join(sorted(map(str, dtypes)))} together"
-    if first.dtype not in DTYPES:
-        return f"type {first.dtype}"
-    if any(tensor.layout is not torch.strided or not tensor.is_cpu for tensor in tensors):
-        return "tensors that are not dense, on the CPU"
+    if why := unfit(tensors):
+        return why
     if first.dim() not in (3, 4, 5) or second.dim() != first.dim():
         return f"tensors of {first.dim()} and {second.dim()} axes"
     if any(tensor.numel() == 0 for tensor in tensors):
@@ -160,6 +155,18 @@ def _why_not(tensors: Sequence[Tensor], stride, dilation, transposed, output_pad
         p >= max(s, d) for p, s, d in zip(*_equally_long(output_padding, stride, dilation), strict=True)
     ):
         return "an output_padding that is not smaller than stride or dilation"
+    return ""
+
+
+def unfit(tensors: Sequence[Tensor]) -> str:
+    """What there is against tensors of any operator; "" if there is nothing."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1:
+        return f"types {', '.join(sorted(map(str, dtypes)))} together"
+    if tensors[0].dtype not in DTYPES:
+        return f"type {tensors[0].dtype}"
+    if any(tensor.layout is not torch.strided or not tensor.is_cpu for tensor in tensors):
+        return "tensors that are not dense, on the CPU"
     return ""
 
 

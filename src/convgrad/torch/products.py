@@ -20,8 +20,7 @@ from convgrad.errors import ConvError
 from convgrad.plan.machine import current_machine, why_not
 from convgrad.torch import kernels
 from convgrad.torch.calls import Left, Plans
-from convgrad.torch.jobs import Job, misaligned
-from convgrad.torch.kernels import DTYPES
+from convgrad.torch.jobs import Job, misaligned, unfit
 from convgrad.torch.precision import asked_mode
 
 FEWEST_PRODUCTS = 1 << 19  # multiply-adds, below which a call takes longer than they do
@@ -100,13 +99,8 @@ def _job(first: Tensor, second: Tensor, bias: Tensor | None) -> Job:
 def _plan(first: Tensor, second: Tensor, bias: Tensor | None, unscaled: bool) -> Product | str:
     """What a product comes to, or why it is left to PyTorch."""
     tensors = (first, second) if bias is None else (first, second, bias)
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) > 1:
-        return f"types {', '.join(sorted(map(str, dtypes)))} together"
-    if first.dtype not in DTYPES:
-        return f"type {first.dtype}"
-    if any(tensor.layout is not torch.strided or not tensor.is_cpu for tensor in tensors):
-        return "tensors that are not dense, on the CPU"
+    if why := unfit(tensors):
+        return why
     if first.dim() != 2 or second.dim() != 2 or first.shape[1] != second.shape[0]:
         return f"shapes {', '.join(str(list(tensor.shape)) for tensor in tensors)}"
     if not unscaled or (bias is not None and bias.shape != second.shape[1:]):
