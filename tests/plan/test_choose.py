@@ -18,9 +18,7 @@ from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
-from convgrad.plan.general.data_in_place import outputs_near
 from convgrad.plan.general.weights import WeightsPlan
-from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import ConvProblem, Unknown
 from plan.layers import TABLE, each_level, problem_of
@@ -285,13 +283,6 @@ def test_tiles_of_few_rows_are_taken_where_those_of_more_compute_what_nobody_wan
     assert (prod(plan.tile), plan.width // plan.lanes) == (4, 4)
 
 
-def test_a_row_that_can_be_read_in_place_is():
-    sizes = {"channels": (64, 64), "image": 130, "windows": 128, "taps": 3, "nxc": True}
-    plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
-    assert plan.reads_in_place
-    assert plan.tile[:-1] == (1, 1)
-
-
 @pytest.mark.parametrize(
     "problem",
     [
@@ -304,15 +295,6 @@ def test_tiles_of_one_vector_are_taken_where_those_along_outputs_are_hardly_bett
     """Not all processors take as long for numbers in all lanes as plans say, but all copy what is not read in place."""
     plan = choose(problem, machine_for("avx512"))
     assert (plan.pixels, plan.width) == (False, 16)
-
-
-@pytest.mark.parametrize(("channels", "solved", "rows"), [(1024, 16, 8), (1024, 32, 8), (512, 16, 16), (528, 16, 28)])
-def test_rows_read_in_place_are_no_more_than_l1_holds_of_those_that_collide(channels, solved, rows):
-    """Lines 4096 bytes apart, or half of that: 28 of them push each other out in every step."""
-    problem = problem_of(Unknown.Y, channels=(channels, solved), image=56, windows=56, taps=1, nxc=True)
-    plan = choose(problem, machine_for("avx512"))
-    assert plan.reads_in_place
-    assert plan.tile[-1] == rows
 
 
 @pytest.mark.parametrize(
@@ -358,46 +340,6 @@ def test_long_kernels_are_not_written_out(unknown, taps, isa):
         if type(plan) is DataPlan:
             written = prod(axis.taps for axis in plan.axes if plan.unrolls(axis))
             assert written == 1 or prod(plan.tile) * plan.width // plan.lanes * written <= 1024
-
-
-@each_level
-@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
-@pytest.mark.parametrize(("taps", "image", "expected"), [(31, 56, False), (13, 14, False), (3, 14, True)])
-def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps, image, expected, isa):
-    low = taps // 2
-    p = problem_of(unknown, channels=(1, 1), groups=64, image=image, windows=image, taps=taps, low=low, nxc=True)
-    assert choose(p, machine_for(isa)).reads_in_place == expected
-
-
-@pytest.mark.parametrize(("groups", "channels", "batch", "near"), [
-    (8, 32, 32, True), (16, 32, 32, True), (8, 32, 4, False), (4, 64, 32, False), (16, 16, 32, False),
-    (2, 512, 32, False),
-])  # fmt: skip
-@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
-def test_groups_come_soon_after_each_other_where_memory_decides(unknown, groups, channels, batch, near):
-    """Lines of other groups come along with those that one asks for, and should be there when these want them."""
-    layer = {"channels": (channels, channels), "groups": groups, "image": 28, "windows": 28, "taps": 1, "nxc": True}
-    plan = choose(problem_of(unknown, **layer, batch=batch), machine_for("avx512"))
-    assert plan.reads_in_place
-    assert (outputs_near(plan, plan.problem.flops / 64) is not None) == near
-    block = 4 * 2 * groups * channels * prod(plan.block)  # bytes, of all groups
-    assert not near or block <= max(192 * 1024, 4 * 2 * groups * channels * 4 * plan.tile[-1])
-
-
-def test_rows_across_lines_are_read_where_they_lie():
-    """Vectors that cross lines cost less than a copy, from some channels on; and less than turning planes, of many."""
-    few = problem_of(Unknown.Y, channels=(32, 3), image=60, windows=60, taps=3, low=1)
-    fewer = problem_of(Unknown.Y, channels=(4, 3), image=60, windows=60, taps=3, low=1)
-    many = problem_of(Unknown.Y, channels=(112, 112), image=32, windows=32, taps=3, low=1)
-    machine = machine_for("avx512")
-    assert isinstance(choose(few, machine), RowDataPlan)
-    assert not isinstance(choose(fewer, machine), RowDataPlan)
-    planes, turned = (
-        choose(many, machine),
-        choose(replace(many, y_strides=(112 * 32 * 32, 0, 1, 32 * 112, 112)), machine),
-    )
-    assert (type(planes), planes.pixels) == (DataPlan, True)
-    assert not turned.pixels
 
 
 @pytest.mark.parametrize(("outputs", "windows"), [(16, True), (32, False), (48, False)])

@@ -25,9 +25,7 @@ from convgrad.torch.precision import asked_mode
 
 FEWEST_PRODUCTS = 1 << 19  # multiply-adds, below which a call takes longer than they do
 WORTH_COMPILING = 1 << 30  # multiply-adds of all calls so far: 20 ms of PyTorch, where compiling takes 50 to 100
-FEW_ROWS = (
-    16  # so few results are little beside what they are made of: a bias is added afterwards, if not rounded twice
-)
+FEW_ROWS = 16  # so few results are little beside what they are made of: a bias of f32 is as well added afterwards
 LEVELS = ("avx2", "avx512", "avx512_bf16", "amx")  # and emulations of these; others were not compared with PyTorch
 BF16_LEVELS = ("avx512_bf16", "amx")  # whose instructions PyTorch uses for products of bf16 itself, and well
 

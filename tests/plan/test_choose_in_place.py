@@ -1,0 +1,70 @@
+"""What is chosen: which inputs are read where they lie, and which are packed."""
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from convgrad.plan.choose import choose
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import outputs_near
+from convgrad.plan.in_place.row_data import RowDataPlan
+from convgrad.plan.machine import machine_for
+from convgrad.problem.conv import Unknown
+from plan.layers import each_level, problem_of
+
+
+def test_a_row_that_can_be_read_in_place_is():
+    sizes = {"channels": (64, 64), "image": 130, "windows": 128, "taps": 3, "nxc": True}
+    plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
+    assert plan.reads_in_place
+    assert plan.tile[:-1] == (1, 1)
+
+
+@pytest.mark.parametrize(("channels", "solved", "rows"), [(1024, 16, 8), (1024, 32, 8), (512, 16, 16), (528, 16, 28)])
+def test_rows_read_in_place_are_no_more_than_l1_holds_of_those_that_collide(channels, solved, rows):
+    """Lines 4096 bytes apart, or half of that: 28 of them push each other out in every step."""
+    problem = problem_of(Unknown.Y, channels=(channels, solved), image=56, windows=56, taps=1, nxc=True)
+    plan = choose(problem, machine_for("avx512"))
+    assert plan.reads_in_place
+    assert plan.tile[-1] == rows
+
+
+@each_level
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+@pytest.mark.parametrize(("taps", "image", "expected"), [(31, 56, False), (13, 14, False), (3, 14, True)])
+def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps, image, expected, isa):
+    low = taps // 2
+    p = problem_of(unknown, channels=(1, 1), groups=64, image=image, windows=image, taps=taps, low=low, nxc=True)
+    assert choose(p, machine_for(isa)).reads_in_place == expected
+
+
+@pytest.mark.parametrize(("groups", "channels", "batch", "near"), [
+    (8, 32, 32, True), (16, 32, 32, True), (8, 32, 4, False), (4, 64, 32, False), (16, 16, 32, False),
+    (2, 512, 32, False),
+])  # fmt: skip
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_groups_come_soon_after_each_other_where_memory_decides(unknown, groups, channels, batch, near):
+    """Lines of other groups come along with those that one asks for, and should be there when these want them."""
+    layer = {"channels": (channels, channels), "groups": groups, "image": 28, "windows": 28, "taps": 1, "nxc": True}
+    plan = choose(problem_of(unknown, **layer, batch=batch), machine_for("avx512"))
+    assert plan.reads_in_place
+    assert (outputs_near(plan, plan.problem.flops / 64) is not None) == near
+    block = 4 * 2 * groups * channels * prod(plan.block)  # bytes, of all groups
+    assert not near or block <= max(192 * 1024, 4 * 2 * groups * channels * 4 * plan.tile[-1])
+
+
+def test_rows_across_lines_are_read_where_they_lie():
+    """Vectors that cross lines cost less than a copy, from some channels on; and less than turning planes, of many."""
+    few = problem_of(Unknown.Y, channels=(32, 3), image=60, windows=60, taps=3, low=1)
+    fewer = problem_of(Unknown.Y, channels=(4, 3), image=60, windows=60, taps=3, low=1)
+    many = problem_of(Unknown.Y, channels=(112, 112), image=32, windows=32, taps=3, low=1)
+    machine = machine_for("avx512")
+    assert isinstance(choose(few, machine), RowDataPlan)
+    assert not isinstance(choose(fewer, machine), RowDataPlan)
+    planes, turned = (
+        choose(many, machine),
+        choose(replace(many, y_strides=(112 * 32 * 32, 0, 1, 32 * 112, 112)), machine),
+    )
+    assert (type(planes), planes.pixels) == (DataPlan, True)
+    assert not turned.pixels
