@@ -8,6 +8,7 @@ import pytest
 from codegen.dense_problems import problem_of
 from codegen.random_problems import check_plan, strides_in
 from codegen.test_flat_data import ISA, alike_problem, apart, needs_masks, resnext
+from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose
 from convgrad.plan.in_place.choose_in_place_weights import in_place_candidates
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
@@ -159,3 +160,36 @@ def test_windows_behind_the_image_meet_nothing(dtype):
     _, plan = next(in_place_candidates(problem, machine_for(ISA)))
     assert plan.axes[1].clipped
     check_plan(problem, plan, machine_for(ISA), 1)
+
+
+@needs_masks
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("side", ["x", "y"])
+@pytest.mark.parametrize(
+    ("windows", "taps", "dilation", "low"),
+    [(500, 3, 1, 1), (487, 5, 9, 18), (130, 7, 16, 64), (97, 2, 40, 0), (97, 2, 40, 40), (33, 9, 8, 32), (99, 1, 1, 0)],
+)
+def test_ends_of_an_only_axis(windows, taps, dilation, low, side, dtype):
+    """Taps fall beside its first vectors, its last, both or all of a short one, in one block and in several."""
+    problem = problem_of(
+        Unknown.W, (windows,), (windows,), (taps,), channels=(2, 3), batch=2, dilation=dilation, low=low, dtype=dtype,
+        out_dtype="f32",
+    )  # fmt: skip
+    machine = machine_for(ISA)
+    for _, found in in_place_candidates(problem, machine):
+        for vectors in (1, 3, -(-windows // found.window_lanes)):
+            plan = replace(found, lane_side=side, row_channels=1, vectors=1, block=(1, vectors * found.window_lanes))
+            plan.validate()
+            check_plan(problem, plan, machine, windows)
+
+
+@needs_masks
+def test_masks_of_an_only_axis_take_no_more_room_the_longer_it_is():
+    """In the text of a kernel."""
+
+    def size(windows):
+        problem = problem_of(Unknown.W, (windows,), (windows,), (7,), channels=(2, 1), low=3)
+        _, plan = next(in_place_candidates(problem, machine_for(ISA)))
+        return len(lower(replace(plan, block=(1, 1024))).ir)
+
+    assert size(100_000_000) - size(1_000_000) < 500

@@ -5,9 +5,13 @@ from math import prod
 
 import pytest
 
+from codegen import dense_problems
 from convgrad.plan.choose import choose
+from convgrad.plan.few_channels.choose_window_lanes import SLAB_BYTES
+from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import outputs_near
+from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
@@ -68,3 +72,14 @@ def test_rows_across_lines_are_read_where_they_lie():
     )
     assert (type(planes), planes.pixels) == (DataPlan, True)
     assert not turned.pixels
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_windows_of_a_long_axis_are_lanes_in_blocks_that_caches_hold(channels):
+    """Read where they lie, channels first; slabs of a part of the axis, channels last."""
+    long = {"image": (1 << 24,), "windows": (1 << 24,), "taps": (1,), "channels": (channels, 2)}
+    in_place = choose(dense_problems.problem_of(Unknown.W, **long), machine_for("avx512"))
+    assert isinstance(in_place, InPlaceWeightsPlan)
+    packed = choose(dense_problems.problem_of(Unknown.W, **long, layout="NXC"), machine_for("avx512"))
+    assert isinstance(packed, WindowLanesPlan)
+    assert 4 * (packed.row_slab_size + packed.lane_slab_size) <= SLAB_BYTES

@@ -157,10 +157,11 @@ class InPlaceSums(SumsStage):
         tables = [self._column_masks(b, plan.shift(inner, windows.tap + t)) for t in range(plan.tile_taps)]
 
         def columns(b: Builder, i: Index) -> Masks:
+            place = b.add(windows.place, i)
+            if self.only_axis and any(tables):
+                place = self._place_in_tables(b, place)
             masks = [
-                None
-                if table is None
-                else b.load(kind, b.at(table, b.add(windows.place, i), kind), plan.window_lanes // 8)
+                None if table is None else b.load(kind, b.at(table, place, kind), plan.window_lanes // 8)
                 for table in tables
             ]
             return tuple(mask for mask in masks for _ in range(plan.row_channels))
@@ -180,16 +181,39 @@ class InPlaceSums(SumsStage):
         )  # fmt: skip
         return tile.sum(b, a, x, total, [of_rest])
 
+    @property
+    def only_axis(self) -> bool:
+        """Whether a row is all of a plane: then tables of masks hold its ends, and one vector of what is between."""
+        return len(self.plan.flat) == 1
+
+    @property
+    def parts_of_axis(self) -> tuple[int, int, int]:
+        """Of an only axis: vectors at its begin, of which taps may fall beside the image, between, and at its end."""
+        plan, lanes, inner = self.plan, self.plan.window_lanes, len(self.plan.axes) - 1
+        shifts = [plan.shift(inner, tap) for tap in range(plan.axes[-1].taps)]
+        vectors = -(-plan.pitch // lanes)
+        first = min(vectors, -(-max(0, -min(shifts)) // lanes))
+        between = max(0, (plan.pitch - max(0, *shifts)) // lanes - first)
+        return first, between, vectors - first - between
+
+    def _place_in_tables(self, b: Builder, vector: Index) -> Index:
+        """Of an only axis: where tables have the masks of a vector of windows."""
+        first, between, _ = self.parts_of_axis
+        return b.add(b.minimum(vector, first), b.maximum(b.sub(vector, first + max(0, between - 1)), 0))
+
     def _column_masks(self, b: Builder, shift: int) -> Value | None:
         """Lanes that are in the image after a shift: a table, by vectors of a block or of the only axis; None: all."""
-        plan = self.plan
+        plan, lanes, table = self.plan, self.plan.window_lanes, bytearray()
         if shift == 0:
             return None
-        size, table = plan.window_lanes // 8, bytearray()
-        windows = plan.pitch * (plan.block[-2] if len(plan.flat) > 1 else 1)
-        for first in range(0, windows, plan.window_lanes):
-            columns = ((first + lane) % plan.pitch + shift for lane in range(plan.window_lanes))
+        if self.only_axis:
+            first, between, last = self.parts_of_axis
+            vectors = [*range(first + min(1, between)), *range(first + between, first + between + last)]
+        else:
+            vectors = range(-(-plan.pitch * plan.block[-2] // lanes))
+        for vector in vectors:
+            columns = ((vector * lanes + lane) % plan.pitch + shift for lane in range(lanes))
             table += sum((0 <= at < plan.pitch) << lane for lane, at in enumerate(columns)).to_bytes(
-                size, sys.byteorder
+                lanes // 8, sys.byteorder
             )
         return b.module.bytes(bytes(table))

@@ -26,6 +26,7 @@ SLAB_BYTES = 256 * 1024
 LOOP = 1.0  # cycles of a step besides
 MOST_PLANES = 16
 MOST_BODIES = 4  # tiles of taps that are written out
+PIECES = (*(1 << n for n in reversed(range(6, 32))), 32, 16, 12, 8, 6, 5, 4, 3, 2)  # of an axis
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
@@ -74,7 +75,7 @@ def _blocks(plan: WindowLanesPlan) -> Iterator[Ints]:
     size = SIZES[plan.compute]
     for n in reversed(range(len(block))):
         windows = plan.axes[n].windows
-        pieces = [m for m in (32, 16, 12, 8, 6, 5, 4, 3, 2) if m < windows]
+        pieces = [m for m in PIECES if m < windows]
         for m in pieces:
             block[n] = -(-windows // m)
             if n == len(block) - 1 and block[n] < 16 * plan.lanes:

@@ -40,7 +40,6 @@ FAR_BYTES = 8 * 1024 * 1024  # of both, that caches do not hold by themselves
 NEAR_BYTES = 24 * 1024  # of the rows that the tiles of a block of channels read together, in L1
 LOOKED = 2.2  # cycles to look at a vector
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
-MOST_WINDOWS = 1 << 16  # of an only axis, of which masks are a table
 MOST_WRITTEN = 1024  # multiply-adds of a row, written out
 MOST_PIECES = 64  # blocks of rows of an image
 CHUNKS = (1, 2, 4, 8, MOST_CHUNKS)
@@ -62,7 +61,7 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
         lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
         row_shares=1, x_pixel_major=False, direct=True,
     )  # fmt: skip
-    if not prod(axis.windows for axis in axes) or axes[-1].windows > MOST_WINDOWS:
+    if not prod(axis.windows for axis in axes):
         return
     if not alike(problem):
         yield from _by_rows(plan, machine)
