@@ -83,3 +83,13 @@ def test_windows_of_a_long_axis_are_lanes_in_blocks_that_caches_hold(channels):
     packed = choose(dense_problems.problem_of(Unknown.W, **long, layout="NXC"), machine_for("avx512"))
     assert isinstance(packed, WindowLanesPlan)
     assert 4 * (packed.row_slab_size + packed.lane_slab_size) <= SLAB_BYTES
+
+
+@pytest.mark.parametrize(("batch", "in_place"), [(16, True), (64, False)])
+def test_planes_of_several_images_are_packed_where_they_come_from_memory(batch, in_place):
+    """A block of two images reads from two places that are far apart."""
+    plan = choose(
+        problem_of(Unknown.W, channels=(2048, 512), image=7, windows=7, taps=1, batch=batch), machine_for("avx512")
+    )
+    assert plan.block[0] > 1
+    assert plan.rows_in_place == in_place

@@ -39,6 +39,8 @@ SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
 SUM_MOVE = 0.25  # cycles per sum, to write it for others and to read it
 FAR_SUM_BYTES = 1024 * 1024  # of all sums of all chunks, that are cleared and come back as weights: more leave L2
 FAR_SUM = 2.2  # times as many cycles for those, written and read again beyond L2
+PARTED_BYTES = 16 * 1024 * 1024  # of channels-first rows in place that come from memory
+PARTED_ROW = 0.8  # cycles, not hidden, for a number of those, if a block has windows of several images
 SIZES_TRIED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # windows of an axis, then as even as they can be
 ALONE = 0.5  # of a task, that few threads wait for the last one
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -191,7 +193,7 @@ def _sides(plan: WeightsPlan, blocks: int) -> tuple[Side, Side]:
             units=-(-plan.row_count // plan.row_channels), channels=plan.row_channels,
             slab_bytes=size * plan.row_slab_size,
             cycles=blocks * row_count * plan.row_count * p.groups
-            * (far if plan.rows_in_place else pack + far + ROW / max(1, run)),
+            * (far + _parted(plan) if plan.rows_in_place else pack + far + ROW / max(1, run)),
         ),
         Side(
             units=plan.lane_blocks, channels=plan.width, slab_bytes=size * plan.lane_slab_size,
@@ -214,3 +216,10 @@ def _panel_cycles(plan: WeightsPlan) -> float:
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.taps // plan.tile_taps * plan.bundles
     steps = tiles * prod(axis.windows for axis in plan.axes)
     return steps * columns * PANEL_FETCH * min(1.0, max(0.0, panel / PANEL_BYTES - 1))
+
+
+def _parted(plan: WeightsPlan) -> float:
+    """Cycles for a number of rows in place: planes of several images lie far apart, and none is asked for in time."""
+    p, name = plan.problem, "x" if plan.rows_shift else "y"
+    far = p.bytes_of(name) > PARTED_BYTES and abs(p.strides[name][2]) > abs(p.strides[name][-1])
+    return PARTED_ROW if far and plan.block[0] > 1 else 0.0
