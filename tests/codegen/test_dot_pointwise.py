@@ -125,6 +125,10 @@ def test_chosen_where_planes_have_no_gaps():
     assert not chosen(one_tap(Y, (256, 64), (55, 55), batch=16))
     assert chosen(one_tap(Y, (512, 128), (120, 120)))
     assert not chosen(one_tap(Y, (512, 128), (128, 128))), "512 planes, of which L2 has room for 32 lines side by side"
+    assert not chosen(one_tap(Y, (128, 128), (64, 64))), (
+        "128 planes, of which there is room for 128 without anything else"
+    )
+    assert chosen(one_tap(Y, (144, 24), (128, 128))), "which two blocks of output channels meet"
     assert not chosen(one_tap(Y, (384, 832), (7, 7), batch=96)), "tiles of 64 outputs for 49"
     assert chosen(one_tap(Y, (64, 256), (7, 7), batch=32)), "few channels, of which packing is most of the work"
     gaps = problem_of(Y, (56, 56), (56, 56), (1, 1), channels=(256, 64), dtype="bf16", out_dtype="bf16")

@@ -13,7 +13,7 @@ from convgrad.plan.by_dots.paired_outputs import paired
 from convgrad.plan.general.block_costs import FAR_BYTES, block_cost
 from convgrad.plan.general.blocks import packing_cost
 from convgrad.plan.in_place.choose_flat_data import ALIKE
-from convgrad.plan.in_place.choose_pointwise import MOST_BYTES, MOST_CROSSING, with_blocks
+from convgrad.plan.in_place.choose_pointwise import MOST_CROSSING, with_blocks
 from convgrad.plan.in_place.flat_data import flat
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -21,11 +21,11 @@ from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
 from convgrad.problem.conv import ConvProblem
 
 MOST_VECTORS = 4
-READ, CROSSING = 0.05, 0.4  # cycles, not hidden, for a vector of the input; and for one that ends in another line
+READ, CROSSING = 0.05, 0.8  # cycles, not hidden, for a vector of the input; and for one that ends in another line
 WORTH = 1.05  # times fewer cycles than packing, as predicted, from which on planes are read in place
 TAKEN = 3  # registers beside sums and words
 WAYS, SETS_BYTES = 8, 128 * 1024  # of L2, or more: lines that far apart, or a multiple, share a place for so many
-CROWDED = 4  # times as many planes as there is room for, from which on hardly a line stays
+CROWDED = 0.75  # of the planes that there is room for, from which on hardly a line stays
 
 
 def dot_pointwise_candidates(
@@ -53,9 +53,11 @@ def dot_pointwise_candidates(
     if best:
         arithmetic = p.groups * _cycles(best)
         best = min(with_blocks(best), key=lambda candidate: block_cost(candidate, arithmetic))
-        own = arithmetic + block_cost(best, arithmetic) + _read_again(best)
+        again = _read_again(best)  # if so, the copies that `cycles` has are not counted once more
+        own = arithmetic + block_cost(best, arithmetic) + again
         wastes = arithmetic >= cycles  # tiles, of short planes, so many outputs that packing is the lesser evil
-        if not wastes and WORTH * own < cycles + packing_cost(base, cycles):
+        packed = cycles + (0.0 if again else packing_cost(base, cycles))
+        if not wastes and WORTH * own < packed:
             yield min(own, ALIKE * cycles), best
 
 
@@ -65,13 +67,12 @@ def _crosses(p: ConvProblem) -> bool:
 
 
 def _read_again(plan: DotPointwisePlan) -> float:
-    """Cycles for all blocks of output channels but one, where planes from memory push each other out of L2."""
+    """Cycles for all blocks of output channels but one, where planes push each other out of L2."""
     p = plan.numbers
-    size, step = p.bytes_of(p.given), SIZES[p.dtype] * abs(p.strides[p.given][2])
+    step = SIZES[p.dtype] * abs(p.strides[p.given][2])
     room = WAYS * (SETS_BYTES // gcd(step, SETS_BYTES))
-    if size <= MOST_BYTES or p.shapes[p.given][2] <= CROWDED * room:
-        return 0.0
-    return (plan.lane_blocks - 1) * size / FAR_BYTES
+    crowded = p.shapes[p.given][2] > CROWDED * room
+    return (plan.lane_blocks - 1) * p.bytes_of(p.given) / FAR_BYTES if crowded else 0.0
 
 
 def _cycles(plan: DotPointwisePlan) -> float:
