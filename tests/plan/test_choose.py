@@ -349,3 +349,11 @@ def test_windows_that_a_stride_parts_are_lanes_for_few_channels_only(outputs, wi
         Unknown.W, channels=(3, outputs), image=224, windows=112, taps=3, stride=2, low=1, batch=4, nxc=False
     )
     assert isinstance(choose(stem, machine_for("avx512")), WindowLanesPlan) == windows
+
+
+@pytest.mark.parametrize(("channels", "vectors"), [(144, 3), (128, 2), (42, 1), (16, 1)])
+def test_lines_of_bf16_are_not_written_by_halves(channels, vectors):
+    """Of channels that lie side by side and fill vectors; tiles of one vector would be the taller ones."""
+    layer = {"channels": (24, channels), "image": 64, "windows": 64, "taps": 1, "nxc": True}
+    problem = replace(problem_of(Unknown.Y, **layer), dtype="bf16", out_dtype="bf16")
+    assert choose(problem, machine_for("avx512_bf16")).width == 16 * vectors

@@ -90,12 +90,13 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
     inside: bool = False, crowded: bool = False, dots: bool = False, most: int | None = None, parts: float = 0.0,
+    halves: float = 0.0,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
     `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
-    number of vectors, where two of these are a line of weights.
+    number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise.
     """
     given, solved = channels
     best: TileShape | None = None
@@ -118,7 +119,8 @@ def best_tile(
             if rest:  # the last block of lanes
                 cycles += visits * given * step_inside(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
                 cycles *= UNEVEN
-            cycles += parts * (vectors % 2 and vectors * lanes < solved)
+            if vectors % 2 and vectors * lanes < solved:
+                cycles += parts + halves * blocks * tiles * rows
             if best is None or cycles < best.cycles:
                 best = TileShape(tile, vectors * lanes, cycles)
     assert best is not None

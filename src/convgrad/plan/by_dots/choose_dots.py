@@ -42,6 +42,7 @@ MOST_OF_ROWS = 1.1  # of the cycles of tiles of neighbours in an image, that tho
 PACKED_MORE = 1.3  # times the cycles, packing included, that tiles of several images may be predicted to take
 ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all at once
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
+HALF_LINE = 0.65  # cycles of an output whose part of a line, of bf16, is written alone
 IN_PLACE = 1.03  # of the cycles of tiles that read in place: rows that they read push each other out of L1
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
@@ -85,12 +86,20 @@ def dot_data_candidates(
         )  # fmt: skip
         return problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
 
-    cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, _parts(problem))))
+    odd = {"parts": _parts(problem), "halves": _halves(problem, axes)}
+    cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, **odd)))
     yield cycles, plan
     yield from unpacked(plan, cycles)
     if taps == 1:
         shape = best_tile(
-            axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, dots=True, most=rows_of_l1(plan)
+            axes,
+            (pairs, channels_out),
+            LANES,
+            machine.registers,
+            first=len(axes) - 1,
+            dots=True,
+            most=rows_of_l1(plan),
+            halves=odd["halves"],
         )
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
@@ -125,11 +134,11 @@ def paired_outputs_candidates(
 
 
 def _best_tiles(
-    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, parts: float = 0.0
+    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, **odd: float
 ) -> Iterator[TileShape]:  # fmt: skip
     """Of neighbours of a row, in an image, and across images."""
     for first in (len(axes) - 1, 1, 0):
-        yield best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, parts=parts)
+        yield best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, **odd)
 
 
 def _cheapest(candidates: Iterable[Predicted]) -> Predicted:
@@ -159,6 +168,16 @@ def _parts(problem: ConvProblem) -> float:
     """Cycles to pack the weights of a group by parts of lines, if lanes lie side by side in them, beyond whole ones."""
     side_by_side = problem.dtype == "bf16" and problem.w_strides[1 if problem.unknown is Unknown.Y else 2] == 1
     return PARTS * prod(problem.shapes["w"][1:]) if side_by_side else 0.0
+
+
+def _halves(problem: ConvProblem, axes: tuple[GatherAxis, ...]) -> float:
+    """Cycles of an output of which parts of lines are written, if channels are whole vectors, side by side in results.
+
+    Results of several phases are put together elsewhere.
+    """
+    p, channels = problem, problem.shapes[problem.solved][2]
+    side_by_side = p.out_dtype == "bf16" and p.strides[p.solved][2] == 1 and channels % LANES == 0
+    return HALF_LINE if side_by_side and all(len(axis.phases) == 1 for axis in axes) else 0.0
 
 
 def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> Predicted:
