@@ -357,3 +357,20 @@ def test_lines_of_bf16_are_not_written_by_halves(channels, vectors):
     layer = {"channels": (24, channels), "image": 64, "windows": 64, "taps": 1, "nxc": True}
     problem = replace(problem_of(Unknown.Y, **layer), dtype="bf16", out_dtype="bf16")
     assert choose(problem, machine_for("avx512_bf16")).width == 16 * vectors
+
+
+def test_runs_of_taps_are_not_written_by_halves_either():
+    problem = exact_problem(
+        Unknown.Y,
+        (299, 299),
+        (149, 149),
+        (3, 3),
+        channels=(3, 32),
+        stride=2,
+        layout="NXC",
+        dtype="bf16",
+        out_dtype="bf16",
+    )
+    plan = choose(problem, machine_for("avx512_bf16"))
+    assert isinstance(plan, DotRunPlan)
+    assert plan.width == 32

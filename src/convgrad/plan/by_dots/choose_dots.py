@@ -105,7 +105,7 @@ def dot_data_candidates(
         yield from ((row, found) for found in in_place(planned(shape)[1]))
         yield from dot_pointwise_candidates(plan, cycles, machine)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
-        yield _along_runs(plan, machine, cost)
+        yield _along_runs(plan, machine, cost, odd["halves"])
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
     if few and problem.groups * channels_in >= PAIR * LANES:
         yield _across_groups(plan, machine)
@@ -180,7 +180,7 @@ def _halves(problem: ConvProblem, axes: tuple[GatherAxis, ...]) -> float:
     return HALF_LINE if side_by_side and all(len(axis.phases) == 1 for axis in axes) else 0.0
 
 
-def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> Predicted:
+def _along_runs(base: DotDataPlan, machine: Machine, cost: float, halves: float) -> Predicted:
     """With the taps of the innermost axis, and the few channels of each, as one run."""
     pairs = -(-base.axes[-1].taps * base.in_channels // PAIR) / base.axes[-1].taps
     strided = base.problem.groups == 1 and max(base.problem.stride) > 1
@@ -192,7 +192,7 @@ def _along_runs(base: DotDataPlan, machine: Machine, cost: float) -> Predicted:
         cycles = base.problem.groups * shape.cycles + cost
         return (RUNS if strided else 1.0) * cycles, replace(plan, blocks_per_task=plan.lane_blocks)
 
-    return _cheapest(map(planned, _best_tiles(base.axes, (pairs, base.out_channels), machine)))
+    return _cheapest(map(planned, _best_tiles(base.axes, (pairs, base.out_channels), machine, halves=halves)))
 
 
 def _across_groups(base: DotDataPlan, machine: Machine) -> tuple[float, TurnedDotPlan]:
