@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import W, Y, problem_of
+from codegen.dot_cases import EMULATED, in_bf16, needs_dots
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import altered, check, check_plan, in_turn, random_problem
 from convgrad.codegen.loops import ahead
@@ -16,7 +17,9 @@ from convgrad.codegen.loops.ahead import AT_ONCE, LINE, Ahead, lines_of
 from convgrad.codegen.loops.data_ahead import raw_lines
 from convgrad.codegen.loops.tap_sums import walks_along_channels
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots import dots_in_place
 from convgrad.plan.by_dots.dots import DotWeightsPlan
+from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.few_channels import run_weights
 from convgrad.plan.general import data, weights
@@ -190,3 +193,16 @@ def test_random_problems_fetch_ahead(monkeypatch, seed):
     for isa in HOST_ISAS:
         check(problem, isa, variant=seed % 3, seed=seed, alter=seed if seed % 2 else None)
         check(replace(problem, dtype="bf16", out_dtype="f32"), isa, variant=seed % 3, seed=seed)
+
+
+@needs_dots
+@pytest.mark.parametrize("batch", [1, 3])
+def test_words_in_place_are_fetched_for_the_next_look(monkeypatch, batch):
+    """Few channels as they lie, of positions that the next task begins with."""
+    problem = in_bf16(problem_of(Y, (20, 90), (20, 90), (1, 1), channels=(24, 144), batch=batch, layout="NXC"), "bf16")
+    found = (plan for plan in variants(problem, machine_for(EMULATED)) if isinstance(plan, DotsInPlacePlan))
+    plan = next(found)
+    assert not INTO_L2.search(lower(plan).ir), "all of this problem stays near"
+    monkeypatch.setattr(dots_in_place, "KEPT_BYTES", 0)
+    assert INTO_L2.search(lower(plan).ir)
+    check_plan(problem, plan, machine_for(EMULATED))

@@ -6,6 +6,7 @@ from math import prod
 import pytest
 
 from codegen import dense_problems
+from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan
 from convgrad.plan.choose import choose
 from convgrad.plan.few_channels.choose_window_lanes import SLAB_BYTES
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
@@ -93,3 +94,12 @@ def test_planes_of_several_images_are_packed_where_they_come_from_memory(batch, 
     )
     assert plan.block[0] > 1
     assert plan.rows_in_place == in_place
+
+
+@pytest.mark.parametrize("channels", [24, 40, 64])
+def test_words_are_read_in_place_for_channels_that_fill_no_second_vector(channels):
+    """By tiles of as many whole vectors as there are, the last of which begins early."""
+    problem = problem_of(Unknown.Y, channels=(144, channels), image=56, windows=56, taps=1, nxc=True)
+    plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine_for("avx512_bf16"))
+    assert isinstance(plan, DotsInPlacePlan)
+    assert plan.width <= channels

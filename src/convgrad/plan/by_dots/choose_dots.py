@@ -92,15 +92,9 @@ def dot_data_candidates(
     yield from unpacked(plan, cycles)
     if taps == 1:
         shape = best_tile(
-            axes,
-            (pairs, channels_out),
-            LANES,
-            machine.registers,
-            first=len(axes) - 1,
-            dots=True,
-            most=rows_of_l1(plan),
-            halves=odd["halves"],
-        )
+            axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, inside=True, dots=True,
+            most=rows_of_l1(plan), halves=odd["halves"],
+        )  # fmt: skip
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
         yield from dot_pointwise_candidates(plan, cycles, machine)

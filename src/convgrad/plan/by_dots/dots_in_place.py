@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from convgrad.plan.by_dots.dots import PAIR, DotDataPlan
+from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.kinds import as_kind
 from convgrad.problem.conv import Ints
@@ -24,6 +25,11 @@ class DotsInPlacePlan(DotDataPlan):
     def plain_tiles(self) -> bool:
         """Whether tiles may begin anywhere."""
         return True
+
+    @property
+    def fetches_slab(self) -> bool:
+        """What the next task looks at, which is a stream that nothing else hides."""
+        return self.problem.bytes_of(self.problem.given) > KEPT_BYTES
 
     @property
     def slab_strides(self) -> tuple[Ints, int]:
