@@ -86,20 +86,21 @@ def dot_data_candidates(
         )  # fmt: skip
         return problem.groups * shape.cycles + cost, replace(plan, blocks_per_task=plan.lane_blocks)
 
-    odd = {"parts": _parts(problem), "halves": _halves(problem, axes)}
-    cycles, plan = _cheapest(map(planned, _best_tiles(axes, (pairs, channels_out), machine, **odd)))
+    halves = _halves(problem, axes)
+    tiles = _best_tiles(axes, (pairs, channels_out), machine, parts=_parts(problem), halves=halves)
+    cycles, plan = _cheapest(map(planned, tiles))
     yield cycles, plan
     yield from unpacked(plan, cycles)
     if taps == 1:
         shape = best_tile(
             axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, inside=True, dots=True,
-            most=rows_of_l1(plan), halves=odd["halves"],
+            most=rows_of_l1(plan), halves=halves,
         )  # fmt: skip
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
         yield from dot_pointwise_candidates(plan, cycles, machine)
     if plan.solves_y and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
-        yield _along_runs(plan, machine, cost, odd["halves"])
+        yield _along_runs(plan, machine, cost, halves)
     few = channels_in <= MOST_TURNED and can_turn(channels_in, channels_out, LANES)
     if few and problem.groups * channels_in >= PAIR * LANES:
         yield _across_groups(plan, machine)
@@ -128,11 +129,11 @@ def paired_outputs_candidates(
 
 
 def _best_tiles(
-    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, **odd: float
+    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, *, parts: float = 0.0, halves: float = 0.0
 ) -> Iterator[TileShape]:  # fmt: skip
     """Of neighbours of a row, in an image, and across images."""
     for first in (len(axes) - 1, 1, 0):
-        yield best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, **odd)
+        yield best_tile(axes, channels, LANES, machine.registers, first=first, dots=True, parts=parts, halves=halves)
 
 
 def _cheapest(candidates: Iterable[Predicted]) -> Predicted:
