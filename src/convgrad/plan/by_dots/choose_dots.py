@@ -129,7 +129,8 @@ def paired_outputs_candidates(
 
 
 def _best_tiles(
-    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, *, parts: float = 0.0, halves: float = 0.0
+    axes: tuple[GatherAxis, ...], channels: tuple[float, int], machine: Machine, *, parts: float = 0.0,
+    halves: float = 0.0,
 ) -> Iterator[TileShape]:  # fmt: skip
     """Of neighbours of a row, in an image, and across images."""
     for first in (len(axes) - 1, 1, 0):
