@@ -22,7 +22,8 @@ CHECKS = [
     ["ruff", "format", "--check"],
     ["ruff", "check"],
     ["pyright", "--pythonpath", str(BINARIES / "python")],
-    ["pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"],  # in the order of tests/conftest.py
+    # in the order of tests/conftest.py; a crash ends the run, which would wait without end for what the worker had left
+    ["pytest", "-n", "2", "--max-worker-restart", "0", "--dist", "loadfile", "--no-loadscope-reorder"],
 ]
 
 

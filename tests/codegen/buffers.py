@@ -1,8 +1,8 @@
 """Memory for kernels under test, where every step beyond the edge shows.
 
-A buffer lies flush against a page that nobody may touch; what lies on its other side, and between the elements of an
-array, is looked at afterwards. Every byte is 0xFF at first: NaN in all floating types, so that a number which was never
-written, or read from a place that holds none, shows in the result.
+A buffer lies flush against memory that nobody may touch, so much of it that wrong strides end there, too; what lies on
+its other side, and between the elements of an array, is looked at afterwards. Every byte is 0xFF at first: NaN in all
+floating types, so that a number which was never written, or read from a place that holds none, shows in the result.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 PAGE = mmap.PAGESIZE
+GUARD = 4 * 1024 * 1024  # bytes on each side, which are addresses only
 FILL = 0xFF
 _PROT_NONE = 0
 
@@ -36,16 +37,16 @@ class Buffer:
 
     def __init__(self, size, *, low=False):
         inside = -(-size // PAGE) * PAGE + PAGE  # at least a page of redzone on the other side
-        mapped = mmap.mmap(-1, inside + 2 * PAGE)
+        mapped = mmap.mmap(-1, inside + 2 * GUARD)
         everything = np.frombuffer(mapped, np.uint8)
         base = everything.ctypes.data
-        self.inside = everything[PAGE : PAGE + inside]  # keeps the mapping alive
+        self.inside = everything[GUARD : GUARD + inside]  # keeps the mapping alive
         self.inside[:] = FILL
         self.start = 0 if low else inside - size
         self.bytes = self.inside[self.start : self.start + size]
-        self.address = base + PAGE + self.start
-        _protect(base, PAGE)
-        _protect(base + PAGE + inside, PAGE)
+        self.address = base + GUARD + self.start
+        _protect(base, GUARD)
+        _protect(base + GUARD + inside, GUARD)
 
     def redzone_is_whole(self):
         """Whether nothing was written beside the buffer."""

@@ -66,14 +66,15 @@ class PairedPanel:
             def tile(t: Index, _: object) -> None:
                 of = self.copy.src_at(b, source, b.add(b.mul(n, self.depth * step), b.mul(t, COLUMNS * lane_step)))
                 to = b.at(target, b.add(b.mul(n, self.block), b.mul(t, self._tile_words)), "i32")
-                whole = many == self.tiles * COLUMNS
-                some = COLUMNS if whole else b.minimum(b.maximum(b.sub(many, b.mul(t, COLUMNS)), 0), COLUMNS)
+                some = COLUMNS if many == lanes_in_all else b.minimum(b.sub(many, b.mul(t, COLUMNS)), COLUMNS)
                 if self._runs(lane_step, step):
                     self._run_by_run(b, of, to, pairs, step, Dim(some, lane_step, 1))
                 else:
                     self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), Dim(some, lane_step, 1)])
 
-            b.loop(0, self.tiles, tile, name="tile")
+            # not those without a lane, which has no last one to read again
+            tiles = self.tiles if many == lanes_in_all else b.floor_div(b.add(many, COLUMNS - 1), COLUMNS)
+            b.loop(0, tiles, tile, name="tile")
 
         b.loop(0, whole, lambda n, _: block(n, self.depth // PAIR), name="block")
         if rest != 0:
