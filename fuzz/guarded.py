@@ -1,7 +1,8 @@
-"""Memory between pages that nobody may touch, for the arrays of a call and for the workspace of its kernel.
+"""Memory between guards that nobody may touch, for the arrays of a call and for the workspace of its kernel.
 
-A block lies flush against one of its two guard pages, so that the first byte read or written beyond that end stops the
-process. What lies between the block and the other guard page is a redzone, which is looked at after the call.
+A block lies flush against one of its two guards, so that the first byte read or written beyond that end stops the
+process, and a wrong stride, too. What lies between the block and the other guard is a redzone, which is looked at after
+the call.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from convgrad.arrays.view import span
 from convgrad.runtime import driver, memory
 
 PAGE = mmap.PAGESIZE
+GUARD = 4 * 1024 * 1024  # bytes on each side, which are addresses only
 UNTOUCHED = 0xFF  # NaN in every floating type, so that what is read from it shows in the result
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -29,20 +31,20 @@ _PRIVATE, _ANONYMOUS = 2, 0x20  # MAP_*, of Linux
 
 
 class Block:
-    """`size` bytes between two guard pages, flush against the upper one, or against the lower one with `low`."""
+    """`size` bytes between two guards, flush against the upper one, or against the lower one with `low`."""
 
     def __init__(self, size: int, *, low: bool = False) -> None:
         """All bytes are `UNTOUCHED`."""
         self.size = size
         self._inside = max(-(-size // PAGE), 1) * PAGE
-        self._length = self._inside + 2 * PAGE
+        self._length = self._inside + 2 * GUARD
         base = _libc.mmap(None, self._length, _READ | _WRITE, _PRIVATE | _ANONYMOUS, -1, 0)
         if base in (None, ctypes.c_void_p(-1).value):
             raise MemoryError(f"{self._length} bytes cannot be mapped")
         self._base = base
-        _protect(base, PAGE, _NONE)
-        _protect(base + PAGE + self._inside, PAGE, _NONE)
-        self._first = base + PAGE
+        _protect(base, GUARD, _NONE)
+        _protect(base + GUARD + self._inside, GUARD, _NONE)
+        self._first = base + GUARD
         self.address = self._first if low else self._first + self._inside - size
         ctypes.memset(self._first, UNTOUCHED, self._inside)
 
@@ -52,7 +54,7 @@ class Block:
 
     @property
     def whole(self) -> np.ndarray:
-        """Every byte between the guard pages."""
+        """Every byte between the guards."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * self._inside).from_address(self._first))
 
     @property
@@ -100,7 +102,7 @@ def _protect(address: int, length: int, rights: int) -> None:
 
 
 class GuardedWorkspace:
-    """Puts the workspace of every kernel between guard pages, filled with NaN, for as long as it is entered.
+    """Puts the workspace of every kernel between guards, filled with NaN, for as long as it is entered.
 
     The memory that all threads of a call share, and the slices of scratch, become blocks of their own. With one thread
     there is one slice, and both its ends are guarded.
@@ -108,7 +110,7 @@ class GuardedWorkspace:
 
     def __init__(self) -> None:
         """Nothing happens before it is entered."""
-        self.low = False  # blocks are flush against their lower guard page
+        self.low = False  # blocks are flush against their lower guard
         self.blocks = 0  # how many there were
         self.broken: list[str] = []  # what was found beside them
         self._mine = threading.local()

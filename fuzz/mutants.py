@@ -4,7 +4,7 @@
     python fuzz/mutants.py "dropped tail" ...
 
 Each mutant lives in a forked child. It is killed by a failing case of fuzz/problems.py (wrong numbers, or a fault at a
-guard page), or, where only threads can show it, by calls from several threads at once. One that raises an exception
+guard), or, where only threads can show it, by calls from several threads at once. One that raises an exception
 instead is no defect of a kernel but one of the mutant, and does not count as killed. `none` is no mutant: it lives.
 """
 

@@ -4,8 +4,8 @@
 
 Inputs are integers, so small that every sum is exact and a result can only be right or wrong; in some cases there are
 infinities and NaN among them, which must reach the results that the definition says and no others. Each array lies
-between guard pages, flush against one of them; inputs are read-only; outputs, gaps between elements and the workspace
-are filled with NaN before the call. A case is run several times: at either guard page, with one thread and with more.
+between guards, flush against one of them; inputs are read-only; outputs, gaps between elements and the workspace
+are filled with NaN before the call. A case is run several times: at either guard, with one thread and with more.
 
 Cases are made by a child process. One that fails, or ends the child, is printed as one line that runs it again.
 """
@@ -119,7 +119,7 @@ def forget() -> None:
 
 
 def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarray | None:
-    """One call between guard pages; None if it was refused, as it had to be."""
+    """One call between guards; None if it was refused, as it had to be."""
     inputs, rng, largest = guarded_inputs(case, resolved, low=low)
     arrays = [guarded.array for guarded in inputs]
     if isinstance(resolved, ConvError):

@@ -47,7 +47,7 @@ def _loaded(ir, machine, symbols):
 
 
 def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None, beyond=()):
-    """All stages of a kernel in this thread, with a workspace between guard pages that holds NaN at first.
+    """All stages of a kernel in this thread, with a workspace between guards that holds NaN at first.
 
     `arrays` are x, w, y and bias, or None for none; `loaded` is what `load_here` gave, for a kernel that runs often.
     `shared` is the shared memory of the kernel that this one is the fallback of, as that has left it; `beyond` are

@@ -1,6 +1,6 @@
 """Kernels broken on purpose: the check of whole kernels notices each, so that it is known to be able to fail.
 
-Buffers lie at their lower guard page here: what a broken kernel writes or reads beyond the upper end is redzone.
+Buffers lie at their lower guard here: what a broken kernel writes or reads beyond the upper end is redzone.
 """
 
 from dataclasses import dataclass, replace
