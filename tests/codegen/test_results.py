@@ -11,7 +11,8 @@ from codegen.test_isa import SPECIAL
 from convgrad.codegen.ir_module import index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
-from convgrad.codegen.outputs.results import TOGETHER, Run, store_runs
+from convgrad.codegen.outputs.results import TOGETHER, store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.runtime import jit

@@ -4,7 +4,7 @@ Instruction sets are levels, and a level is exactly the features in its row of `
 left out, so that equal levels mean equal code and equal bits on all machines. The emitters spell out how bf16 is
 rounded, by integers: where there is +avx512bf16 LLVM would take an instruction that turns denormals into zero. That is
 for sums of dot products, none of which is denormal (`DotUnit.narrow`), and for results that were looked at
-(`codegen/outputs/results.py`).
+(`codegen/outputs/rounded_by_processor.py`).
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, 
 from convgrad.codegen.isa.base import STORAGE, shuffle
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.outputs.results import Run, store_ordinary, store_runs
+from convgrad.codegen.outputs.results import store_ordinary, store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dot_depthwise import WAITING, DotDepthwisePlan
 from convgrad.plan.strides import row_major

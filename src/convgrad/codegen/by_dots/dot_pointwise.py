@@ -18,7 +18,8 @@ from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR, SUMS, WORDS
 from convgrad.codegen.microkernels.contract import Read, Tile
-from convgrad.codegen.outputs.results import Run, store_ordinary, store_runs
+from convgrad.codegen.outputs.results import store_ordinary, store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.kinds import as_kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from convgrad.codegen.copies.paired_copies import load_bf16
 from convgrad.codegen.copies.splitting import Watch
+from convgrad.codegen.copies.words import load_bf16
 from convgrad.codegen.depthwise.plane_reads import Columns, WordReads
 from convgrad.codegen.depthwise.plane_rows import PlaneRowOutputs
 from convgrad.codegen.ir import Builder
@@ -14,7 +14,8 @@ from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import shuffle
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR
 from convgrad.codegen.module import round64
-from convgrad.codegen.outputs.results import Run, store_ordinary, store_runs
+from convgrad.codegen.outputs.results import store_ordinary, store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_dots.dot_rows import DotRowsPlan

@@ -13,7 +13,7 @@ from convgrad.codegen.ir_module import Index, Value, constant, lanes_of, vector_
 from convgrad.codegen.isa.base import shuffle
 from convgrad.codegen.isa.dots import LANES, PAIR, WORDS
 from convgrad.codegen.module import round64
-from convgrad.codegen.outputs.results import Run
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dot_rows import DotRowsTogetherPlan
 

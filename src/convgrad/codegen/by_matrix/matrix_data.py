@@ -7,11 +7,12 @@ from dataclasses import replace
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
-from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_copies import PairedCopy, paired_copy
 from convgrad.codegen.copies.paired_weights import PairedPanel
 from convgrad.codegen.copies.split_weights import SplitPanel
 from convgrad.codegen.copies.splitting import Pieces
 from convgrad.codegen.copies.turned_windows import TurnedWindows
+from convgrad.codegen.copies.words import PAIR, moves_pairs
 from convgrad.codegen.copies.zeroing import Range, emit_zero, emit_zero_outside
 from convgrad.codegen.general.watched import WatchedStages
 from convgrad.codegen.ir import Builder

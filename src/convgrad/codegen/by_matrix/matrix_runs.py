@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convgrad.codegen.by_matrix.matrix_data import MatrixSweep
 from convgrad.codegen.by_matrix.runs import RunStages, strides_of_taps
-from convgrad.codegen.copies.paired_copies import PAIR
+from convgrad.codegen.copies.words import PAIR
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value

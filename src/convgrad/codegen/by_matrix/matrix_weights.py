@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.copies.copying import Copy, Dim
-from convgrad.codegen.copies.paired_copies import PairedCopy, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_copies import PairedCopy, paired_copy
 from convgrad.codegen.copies.paired_windows import PairedLanes, PairedRuns
 from convgrad.codegen.copies.pairs import PairCopy
 from convgrad.codegen.copies.splitting import Pieces, Watch, room_for_squares
+from convgrad.codegen.copies.words import moves_pairs
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.flat import FlatSums
 from convgrad.codegen.ir import Builder

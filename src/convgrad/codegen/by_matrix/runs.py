@@ -7,10 +7,11 @@ from dataclasses import replace
 from convgrad.codegen.by_matrix.matrix_data import MatrixStages
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.packing import pack_weights_panel
-from convgrad.codegen.copies.paired_copies import PAIR, moves_pairs, paired_copy
+from convgrad.codegen.copies.paired_copies import paired_copy
 from convgrad.codegen.copies.paired_windows import PairedRuns
 from convgrad.codegen.copies.pairs import store_pairs
 from convgrad.codegen.copies.splitting import Pieces
+from convgrad.codegen.copies.words import PAIR, moves_pairs
 from convgrad.codegen.copies.zeroing import Range, emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value

@@ -18,10 +18,12 @@ from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.rounded_squares import RoundedSquares
 from convgrad.codegen.copies.splitting import Pieces
 from convgrad.codegen.copies.squares import Dim, Squares
+from convgrad.codegen.copies.turned_squares import TurnedSquares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
-from convgrad.codegen.outputs.results import Run, rounds_together, store_exactly, store_ordinary
+from convgrad.codegen.outputs.results import store_exactly, store_ordinary
+from convgrad.codegen.outputs.runs import Run, rounds_together
 
 MOST_SKIPPED = 4  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
 LEAST_RUN = 4  # numbers of a run for which that is worth while
@@ -70,7 +72,7 @@ class Copy:
         """Of rows that are rounded two at a time, if they may be and there are enough."""
         few_rows = isinstance(across.extent, int) and across.extent <= self.isa.lanes(self.compute)
         together = self.rounds_by_processor and along.src == 1 and not few_rows
-        return RoundedSquares(self) if together else Squares(self)
+        return RoundedSquares(self) if together else TurnedSquares(self)
 
     def emit_planes(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int

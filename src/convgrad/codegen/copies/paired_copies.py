@@ -16,16 +16,14 @@ from convgrad.codegen.copies.copying import Copy, few
 from convgrad.codegen.copies.interleave import load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.paired_squares import PairedSquares
-from convgrad.codegen.copies.splitting import LeastWatch, Watch, pair, rounded, split
+from convgrad.codegen.copies.splitting import LeastWatch, Watch
 from convgrad.codegen.copies.squares import Dim, Squares
+from convgrad.codegen.copies.turned_squares import TurnedSquares
+from convgrad.codegen.copies.words import PAIR, concatenated, load_bf16, rounded_pair, words_of_f32
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
-from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, first_lanes, shuffle
-from convgrad.codegen.isa.conversions import bfloats_of_two
-from convgrad.plan.by_matrix.matrix import MatrixDataPlan
-from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
+from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, shuffle
 
-PAIR = 2
 LEAST_RUN = 4  # words, of which several runs are worth putting together
 MOST_APART = 8  # numbers from a word to the next, up to which all that lies between is loaded and dropped
 
@@ -90,7 +88,7 @@ class PairedCopy(Copy):
             if beside is not None:
                 inner, body = [along_dst, beside], self._several
         elif along_dst is not None and along_src is not None and few(along_src.extent):
-            inner, body = [along_dst, along_src], Squares(self).emit
+            inner, body = [along_dst, along_src], TurnedSquares(self).emit
             if along_dst.src == step * along_src.extent:
                 body = InterleavedCopy(self).deinterleave_axes
             elif step < along_dst.src <= MOST_APART:
@@ -147,7 +145,7 @@ class PairedCopy(Copy):
         """Of whole lines of numbers, where rows are as long and it is known how many there are."""
         short = isinstance(along.extent, int) and along.extent <= self.isa.lanes(self.compute)
         lines = self._in_rows and self.isa.masks and isinstance(across.extent, int) and not short
-        return PairedSquares(self) if lines else Squares(self)
+        return PairedSquares(self) if lines else TurnedSquares(self)
 
     def _beside(self, dims: Sequence[Dim], run: Dim) -> Dim | None:
         """The axis of runs side by side in dst, several of which are a vector."""
@@ -314,42 +312,8 @@ class PairedCopy(Copy):
             self.watch.note_bf16(b, numbers)
 
 
-def load_bf16(b: Builder, isa: Isa, address: Value, lanes: int, count: Index | None) -> Value:
-    """Numbers as they are; zeros beyond the first `count`."""
-    kind = vector_of(lanes, "i16")
-    if count is None:
-        return b.load(kind, address, PAIR)
-    return isa.load_masked(b, kind, address, PAIR, first_lanes(b, lanes, index(count)))
-
-
-def concatenated(b: Builder, low: Value, high: Value) -> Value:
-    """Both, one behind the other."""
-    return shuffle(b, low, high, list(range(2 * lanes_of(low))))
-
-
-def rounded_pair(b: Builder, isa: Isa, low: Value, high: Value) -> Value:
-    """Two vectors of f32, one behind the other, as bf16."""
-    if isa.bfloat and low.type == isa.vector("f32"):
-        return bfloats_of_two(b, low, high)
-    return concatenated(b, rounded(b, isa, low), rounded(b, isa, high))
-
-
-def words_of_f32(b: Builder, isa: Isa, even: Value, odd: Value) -> Value:
-    """Numbers, or vectors of them, rounded to bf16 and put side by side."""
-    if not (isa.bfloat and even.type == isa.vector("f32")):
-        return pair(b, *(split(b, value, 1, exact=False)[0] for value in (even, odd)))
-    both, lanes = rounded_pair(b, isa, even, odd), lanes_of(even)
-    words = shuffle(b, both, both, [lane + n * lanes for lane in range(lanes) for n in range(PAIR)])
-    return b.cast("bitcast", words, vector_of(lanes, "i32"))
-
-
 def paired_copy(
     isa: Isa, dtype: str, watch: Watch | LeastWatch | None, room: Value | None, partner: int = 1
 ) -> PairedCopy:  # fmt: skip
     """Of bf16 or f32 so far apart."""
     return PairedCopy(isa=isa, compute="f32", src_dtype=dtype, dst_dtype="f32", partner=partner, watch=watch, room=room)
-
-
-def moves_pairs(plan: MatrixDataPlan | MatrixWeightsPlan) -> bool:
-    """Whether a number is one bf16: as it is, or rounded as it is moved."""
-    return plan.pieces == 1

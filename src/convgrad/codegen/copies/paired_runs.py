@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy, load_bf16
+from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.squares import Dim
+from convgrad.codegen.copies.words import PAIR, load_bf16
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, vector_of
 from convgrad.plan.by_matrix.matrix import COLUMNS

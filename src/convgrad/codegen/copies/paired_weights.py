@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.copies.paired_copies import PAIR, PairedCopy
+from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.paired_runs import PairedRun
 from convgrad.codegen.copies.squares import Dim
+from convgrad.codegen.copies.words import PAIR
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.isa.base import BYTES, shuffle

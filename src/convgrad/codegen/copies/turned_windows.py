@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from convgrad.codegen.copies.copying import Copy
-from convgrad.codegen.copies.paired_copies import PairedCopy, concatenated, load_bf16
+from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.squares import Dim
+from convgrad.codegen.copies.words import concatenated, load_bf16
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import shuffle

@@ -14,7 +14,8 @@ from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.loops.lanes import first_group
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.outputs.results import Run, store_runs
+from convgrad.codegen.outputs.results import store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan

@@ -16,7 +16,8 @@ from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.module import Stage, round64
-from convgrad.codegen.outputs.results import Run, store_runs
+from convgrad.codegen.outputs.results import store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise.plane_costs import tap_pieces

@@ -13,7 +13,8 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import round64
-from convgrad.codegen.outputs.results import Run, store_exactly, store_runs
+from convgrad.codegen.outputs.results import store_exactly, store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan

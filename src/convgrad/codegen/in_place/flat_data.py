@@ -15,7 +15,8 @@ from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot, paces
 from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.microkernels.reduction import Masks, Part, Reduction
-from convgrad.codegen.outputs.results import Run, store_runs
+from convgrad.codegen.outputs.results import store_runs
+from convgrad.codegen.outputs.runs import Run
 from convgrad.plan.costs import LINE
 from convgrad.plan.in_place.flat_data import FlatDataPlan, shifts
 from convgrad.plan.kinds import as_kind

@@ -17,7 +17,8 @@ from convgrad.codegen.isa.base import BYTES, STORAGE, shuffle
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.contract import Read, Tile
-from convgrad.codegen.outputs.results import IN_TURN, Run, rounds, store_runs
+from convgrad.codegen.outputs.results import store_runs
+from convgrad.codegen.outputs.runs import IN_TURN, Run, rounds
 from convgrad.codegen.stages import Places
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE

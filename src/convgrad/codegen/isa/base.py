@@ -38,7 +38,7 @@ class Isa:
     fma: bool  # else a product is rounded before it is added
     half: bool  # converts f16 in hardware
     masks: bool  # masked loads and stores are single instructions
-    bfloat: bool = False  # rounds to bf16 in hardware, denormals to zero; see `codegen/outputs/results.py`
+    bfloat: bool = False  # rounds to bf16 in hardware, denormals to zero; see `codegen/outputs/rounded_by_processor.py`
     halves: bool = (
         False  # there are instructions on halves of its vectors, and processors that take half as long for them
     )

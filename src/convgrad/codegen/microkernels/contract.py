@@ -15,7 +15,8 @@ from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
-from convgrad.codegen.outputs.results import Run, rounds_together, store_runs, stream_runs
+from convgrad.codegen.outputs.results import store_runs, stream_runs
+from convgrad.codegen.outputs.runs import Run, rounds_together
 
 Sums = dict[tuple[int, int], Value]  # of row and column
 Add = Callable[[Builder, Value, Value, Value], Value]
