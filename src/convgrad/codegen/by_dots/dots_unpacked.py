@@ -20,7 +20,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_dots.dots_unpacked import DotsUnpackedPlan
 
-INTERLEAVED = [lane + row * LANES for lane in range(LANES) for row in range(PAIR)]
+TOGETHER = 2  # vectors, whose numbers of a row are one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,24 @@ class UnpackedTile(DotTile):
         return b.at(line, row * self.b_step // PAIR, KIND)
 
     def of_b(self, b: Builder, lines: list[Value]) -> list[Value]:
-        """Words of the rows at these places."""
+        """Words of the rows at these places, of two vectors side by side or one."""
         found = []
-        for line in lines:
+        for first in range(0, len(lines), TOGETHER):
+            many = len(lines[first : first + TOGETHER])
             even, odd = (
-                self.isa.load_bits(b, "bf16", self.row_of(b, line, row), LANES) for row in range(PAIR)
+                self.isa.load_bits(b, "bf16", self.row_of(b, lines[first], row), many * LANES) for row in range(PAIR)
             )  # fmt: skip
-            words = shuffle(b, even, odd, INTERLEAVED)
-            if self.watch is not None:
-                self.watch.note_bf16(b, words)
-            found.append(b.cast("bitcast", words, WORDS))
+            for n in range(many):
+                words = shuffle(b, even, odd, interleaved(n * LANES, many * LANES))
+                if self.watch is not None:
+                    self.watch.note_bf16(b, words)
+                found.append(b.cast("bitcast", words, WORDS))
         return found
+
+
+def interleaved(first: int, count: int) -> list[int]:
+    """Of two vectors of so many numbers, a vector of each in turn."""
+    return [first + lane + row * count for lane in range(LANES) for row in range(PAIR)]
 
 
 class UnpackedSweep(DotSweep):
@@ -95,6 +102,20 @@ class DotsUnpackedStages(DotsInPlaceStages):
         super().task(b, at, task)
         if self.verdict and self.weights_watch:
             self.verdict.note_second(b, at.shared, task, self.weights_watch)
+
+    def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
+        """Nothing is packed, but looked at, before all blocks of lanes."""
+        if self.watch is not None:
+            self._look(b, at, i_block)
+
+    def _sweep(
+        self, b: Builder, at: Places, slab: Value, results: Value, block: Index, i_block: Index, fresh: bool | Value
+    ) -> None:  # fmt: skip
+        """Of a block of channels where they lie."""
+        if self.plan.i_blocks > 1:
+            first = b.add(b.mul(self.group, self.in_strides[1]), b.mul(i_block, self.plan.i_block))
+            slab = b.at(at.of(self.input), first, KIND)
+        super()._sweep(b, at, slab, results, block, i_block, fresh)
 
     def _unpacked(self, b: Builder, at: Places, group: Index, block: Index, i_block: Index) -> Value:
         if self.plan.problem.bias:

@@ -39,10 +39,14 @@ class DotsInPlacePlan(DotDataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        p = self.problem
         assert self.reads_in_place
         assert self.writes_in_place
         assert self.i_blocks == 1
+        self.validate_operands()
+
+    def validate_operands(self) -> None:
+        """That words lie in the input, and tiles are of rows."""
+        p = self.problem
         assert self.in_channels % PAIR == 0
         assert p.dtype == "bf16"
         assert p.strides[p.given][2] == 1

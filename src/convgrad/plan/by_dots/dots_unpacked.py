@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.by_dots.dots import LANES, REGISTERS, DotDataPlan
 from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan, in_place
-from convgrad.plan.general.data_in_place import rows_of_l1
+from convgrad.plan.general.data import KEPT_BYTES
+from convgrad.plan.general.data_in_place import SETS_BYTES, rows_of_l1
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -19,6 +21,8 @@ TAKEN = 6  # registers: two rows of weights, words of them, and what looking at 
 MOST_TILES = 2  # of all outputs, each of which makes words of all weights
 CROSSING, LOOK = 4.0, 1.5  # loads of two rows that cross lines; cycles to make words of them, and to look at these
 PACKED = 6.0  # cycles to pack two vectors of weights before
+SHARE_ROWS = 512  # of weights, that stay in L2 while all tiles of a task meet them
+CROWDED_ROWS = 8  # outputs for which that is still less than packing takes
 TIE = 0.9  # of the cycles of tiles whose weights are packed, each of which these meet once
 
 
@@ -26,7 +30,8 @@ TIE = 0.9  # of the cycles of tiles whose weights are packed, each of which thes
 class DotsUnpackedPlan(DotsInPlacePlan):
     """A DotsInPlacePlan of few outputs, whose tiles make words of two rows of weights as they meet them.
 
-    To pack a weight would take longer than all that it is multiplied with.
+    To pack a weight would take longer than all that it is multiplied with. Where there are more weights than stay near,
+    a task goes over some rows of them with all of its tiles, block of lanes by block of lanes, before it goes on.
     """
 
     KIND = "by dot products, in place, weights too"
@@ -43,7 +48,11 @@ class DotsUnpackedPlan(DotsInPlacePlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(DotsUnpackedPlan, self).validate()
+        assert self.reads_in_place
+        assert self.writes_in_place == (self.i_blocks == 1)
+        assert self.i_block % self.channel_unit == 0
+        assert self.writes_in_place or self.block[-1] % self.tile[-1] == 0 == self.axes[-1].count % self.tile[-1]
+        self.validate_operands()
         assert self.reads_weights
         assert self.solves_y
         assert self.problem.w_strides[1] == 1
@@ -55,12 +64,15 @@ def unpacked(plan: DotDataPlan, cycles: float) -> Iterator[tuple[float, DotsUnpa
     axes = gather_axes(p)
     count, found = axes[-1].count, replace(plan, problem=p, axes=axes, block=(), tile=())
     most = min(rows_of_l1(found), REGISTERS - TAKEN - 1)
-    few = 0 < count <= MOST_TILES * most and all(axis.count == 1 for axis in axes[:-1])
+    tiles = MOST_TILES
+    if SIZES[p.dtype] * p.w_strides[2] % SETS_BYTES == 0:  # rows push each other out of L1
+        most, tiles = min(most, CROWDED_ROWS), 1
+    few = 0 < count <= tiles * most and all(axis.count == 1 for axis in axes[:-1])
     if not few or not plan.solves_y or p.w_strides[1] != 1 or p.accumulate:
         return
     shapes = [
         (rows, vectors)
-        for rows in dict.fromkeys(-(-count // tiles) for tiles in range(1, MOST_TILES + 1))
+        for rows in dict.fromkeys(-(-count // many) for many in range(1, tiles + 1))
         for vectors in range(1, min(MOST_VECTORS, plan.out_channels // LANES) + 1)
         if rows <= most and (rows + 1) * vectors + TAKEN <= REGISTERS
     ]
@@ -72,7 +84,17 @@ def unpacked(plan: DotDataPlan, cycles: float) -> Iterator[tuple[float, DotsUnpa
         return
     tile = (*[1] * (len(axes) - 1), rows)
     for one in in_place(replace(found, tile=tile, block=tile, width=vectors * LANES)):
-        yield TIE * cycles, as_kind(DotsUnpackedPlan, one, reads_weights=True)
+        yield TIE * cycles, in_shares(as_kind(DotsUnpackedPlan, one, reads_weights=True))
+
+
+def in_shares(plan: DotsUnpackedPlan, most: int = SHARE_ROWS) -> DotsUnpackedPlan:
+    """With so many rows of weights at a time, if there are more, all of them are far and met more than once."""
+    count, rows = plan.axes[-1].count, plan.tile[-1]
+    share = most // plan.channel_unit * plan.channel_unit
+    again = count > rows or plan.lane_blocks > 1
+    if not again or plan.problem.bytes_of("w") <= KEPT_BYTES or count % rows or share >= plan.in_channels:
+        return plan
+    return replace(plan, writes_in_place=False, i_block=share)
 
 
 def _cycles(count: int, channels: int, rows: int, vectors: int) -> float:
