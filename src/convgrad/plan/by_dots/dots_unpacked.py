@@ -84,13 +84,13 @@ def unpacked(plan: DotDataPlan, cycles: float) -> Iterator[tuple[float, DotsUnpa
         return
     tile = (*[1] * (len(axes) - 1), rows)
     for one in in_place(replace(found, tile=tile, block=tile, width=vectors * LANES)):
-        yield TIE * cycles, in_shares(as_kind(DotsUnpackedPlan, one, reads_weights=True))
+        yield TIE * cycles, _in_shares(as_kind(DotsUnpackedPlan, one, reads_weights=True))
 
 
-def in_shares(plan: DotsUnpackedPlan, most: int = SHARE_ROWS) -> DotsUnpackedPlan:
-    """With so many rows of weights at a time, if there are more, all of them are far and met more than once."""
+def _in_shares(plan: DotsUnpackedPlan) -> DotsUnpackedPlan:
+    """With a share of the rows of weights at a time, if all of them are far and met by several tiles or in parts."""
     count, rows = plan.axes[-1].count, plan.tile[-1]
-    share = most // plan.channel_unit * plan.channel_unit
+    share = SHARE_ROWS // plan.channel_unit * plan.channel_unit
     again = count > rows or plan.lane_blocks > 1
     if not again or plan.problem.bytes_of("w") <= KEPT_BYTES or count % rows or share >= plan.in_channels:
         return plan
