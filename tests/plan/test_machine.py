@@ -79,11 +79,33 @@ def test_a_level_of_another_machine_is_explained(forced):
         machine.current_machine()
 
 
-def test_flags_are_those_of_the_first_core(tmp_path):
+def test_what_linux_says_is_that_of_the_first_core(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: fpu\n")
-    assert host._linux_flags(str(cpuinfo)) == {"fpu", "avx2", "fma"}
-    assert host._linux_flags(str(tmp_path / "missing")) == frozenset()
+    assert host._linux_core(str(cpuinfo)) == {"processor": "0", "flags": "fpu avx2 fma"}
+    assert host._linux_core(str(tmp_path / "missing")) == {}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "alone"),
+    [
+        ("GenuineIntel", "6", "106", True),
+        ("GenuineIntel", "6", "108", True),
+        ("GenuineIntel", "6", "143", False),
+        ("AuthenticAMD", "26", "106", False),
+        ("", "", "", False),
+    ],
+)
+def test_processors_that_load_one_vector_a_cycle_are_known(monkeypatch, vendor, family, model, alone):
+    monkeypatch.setattr(host.sys, "platform", "linux")
+    monkeypatch.setattr(
+        host, "_linux_core", lambda _: {"vendor_id": vendor, "cpu family": family, "model": model} if vendor else {}
+    )
+    host.loads_alone.cache_clear()
+    try:
+        assert host.loads_alone() == alone
+    finally:
+        host.loads_alone.cache_clear()
 
 
 def test_cache_sizes_fall_into_classes():

@@ -75,7 +75,7 @@ class DataCandidates:
         yield from self._along_outputs()
         if not self.sharing:
             turned = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
-            yield from phase_lanes_candidates(self.base, self.machine.registers, turned)
+            yield from phase_lanes_candidates(self.base, self.machine, turned)
         moved = (self.elements_in + self.elements_out) * MOVE
         yield from patch_data_candidates(self.base, self.machine.registers, moved)
         few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD
@@ -102,7 +102,7 @@ class DataCandidates:
             else:
                 shape = best_tile(
                     axes, self.channels, self.lanes, registers, first=first, inside=inside,
-                    crowded=self.lanes * self.size == LINE, most=rows,
+                    lines=self.lanes * self.size == LINE, most=rows, alone=self.machine.loads_alone,
                 )  # fmt: skip
             taps = prod(self.problem.taps)
             i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))

@@ -66,6 +66,7 @@ class Machine:
     l1_bytes: int  # of data cache per core, rounded to a class; see `_cache_class`
     l2_bytes: int
     l3_bytes: int  # of one core's share
+    loads_alone: bool  # one vector of 512 bits in the time of two multiply-adds; others load two
 
     @property
     def has_tiles(self) -> bool:
@@ -111,10 +112,12 @@ def _current(forced: str | None) -> Machine:
                 f"CONVGRAD_ISA is {forced!r}, but {reason}; this machine has {', '.join(available_isas())}"
             )
         isa = forced
-    return machine_for(isa, triple=host_triple(), caches=host.caches())
+    return machine_for(isa, triple=host_triple(), caches=host.caches(), loads_alone=host.loads_alone())
 
 
-def machine_for(isa: str, *, triple: str | None = None, caches: tuple[int, int, int] | None = None) -> Machine:
+def machine_for(
+    isa: str, *, triple: str | None = None, caches: tuple[int, int, int] | None = None, loads_alone: bool = False
+) -> Machine:
     """A target that need not be the host, for looking at code and for cross-compilation."""
     if isa not in LEVELS:
         raise SettingError(f"there is no instruction set {isa!r}; the choice is {', '.join(LEVELS)}")
@@ -138,6 +141,7 @@ def machine_for(isa: str, *, triple: str | None = None, caches: tuple[int, int, 
         l1_bytes=l1,
         l2_bytes=l2,
         l3_bytes=l3,
+        loads_alone=loads_alone,
     )
 
 

@@ -15,6 +15,7 @@ SHUFFLES_PER_CYCLE = 1.0  # where they are many; tiles of more rows, which have 
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
+ALONE, STREAM = 1.3, 2.3  # of such a vector where they load one vector a cycle, numbers apart; and of nothing but that
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
 HIDING, INSIDE = (3, 4), 1.1  # vectors side by side of tiles that hide it; their cycles in a kernel, as a multiple
 MOST_VECTORS = 6  # side by side in a tile
@@ -45,9 +46,11 @@ def step_cycles(rows: int, vectors: int, *, near: bool = False, crowded: bool = 
     return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors + again, LATENCY) + late * vectors
 
 
-def step_inside(rows: int, vectors: int, *, crowded: bool = False) -> float:
-    """The same in a kernel, of a tile that may hide how far B is."""
+def step_inside(rows: int, vectors: int, *, crowded: bool = False, alone: bool = False) -> float:
+    """The same in a kernel, of a tile that may hide how far B is; `alone`, see `Machine.loads_alone`."""
     step = step_cycles(rows, vectors, crowded=crowded)
+    if alone and vectors >= HIDING[0]:
+        return INSIDE * max(step - FAR * vectors, NUMBER * rows + ALONE * vectors, STREAM * vectors)
     return INSIDE * (step - FAR * vectors) if vectors in HIDING else step
 
 
@@ -89,18 +92,20 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
-    inside: bool = False, crowded: bool = False, dots: bool = False, most: int | None = None, parts: float = 0.0,
-    halves: float = 0.0,
+    inside: bool = False, lines: bool = False, dots: bool = False, most: int | None = None, parts: float = 0.0,
+    halves: float = 0.0, alone: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
-    `inside`, it is no wider than the channels are many, if they fill a vector. `crowded`, see `most_rows`. `dots`, it
+    `inside`, it is no wider than the channels are many, if they fill a vector. `lines`, vectors are as long as lines:
+    it may be crowded, see `most_rows`, unless vectors are loaded `alone`, see `Machine.loads_alone`. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
     number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise.
     """
     given, solved = channels
     best: TileShape | None = None
     most = most or registers
+    crowded = lines and not alone
     sizes = range(1, min(most, most_rows(registers, 1, crowded=crowded)) + 1)
     tables = [
         [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
@@ -114,10 +119,10 @@ def best_tile(
         room = most_rows(registers, vectors)
         for tile, visits, tiles in _boxes(tables, min(most, most_rows(registers, vectors, crowded=crowded))):
             rows = prod(tile)
-            step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room)
+            step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room, alone=alone)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
             if rest:  # the last block of lanes
-                cycles += visits * given * step_inside(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
+                cycles += visits * given * step_inside(rows, rest, alone=alone) + tiles * (TILE_OVERHEAD + rows * rest)
                 cycles *= UNEVEN
             if vectors % 2 and vectors * lanes < solved:
                 cycles += parts + halves * blocks * tiles * rows

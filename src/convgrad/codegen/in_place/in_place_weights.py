@@ -211,8 +211,13 @@ class InPlaceSums(SumsStage):
             vectors = [*range(first + min(1, between)), *range(first + between, first + between + last)]
         else:
             vectors = range(-(-plan.pitch * plan.block[-2] // lanes))
+        whole = ((1 << lanes) - 1).to_bytes(lanes // 8, sys.byteorder)
         for vector in vectors:
-            columns = ((vector * lanes + lane) % plan.pitch + shift for lane in range(lanes))
+            begin = vector * lanes % plan.pitch
+            if max(0, -shift) <= begin <= plan.pitch - lanes - max(0, shift):  # as nearly all are, of long rows
+                table += whole
+                continue
+            columns = ((begin + lane) % plan.pitch + shift for lane in range(lanes))
             table += sum((0 <= at < plan.pitch) << lane for lane, at in enumerate(columns)).to_bytes(
                 lanes // 8, sys.byteorder
             )

@@ -11,6 +11,7 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
+from convgrad.plan.machine import Machine
 from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import best_tile
@@ -144,7 +145,7 @@ def with_phases(p: ConvProblem) -> ConvProblem:
     )
 
 
-def phase_lanes_candidates(base: DataPlan, registers: int, cost: float) -> Iterator[tuple[float, PhaseLanesPlan]]:
+def phase_lanes_candidates(base: DataPlan, machine: Machine, cost: float) -> Iterator[tuple[float, PhaseLanesPlan]]:
     """Predicted cycles and the plan, if phases fill lanes; `cost` are those of moving the numbers of both sides."""
     p = base.problem
     s = p.stride[-1]
@@ -158,11 +159,14 @@ def phase_lanes_candidates(base: DataPlan, registers: int, cost: float) -> Itera
     if not all(axis.taps for axis in axes):
         return
     plan = as_kind(PhaseLanesPlan, base, problem=inner, axes=axes, unfolded=p, i_block=p.y_channels, pixel_major=True)
-    crowded = base.lanes * SIZES[base.compute] == LINE
+    lines = base.lanes * SIZES[base.compute] == LINE
     together = p.w_strides[-1] == p.x_channels * p.w_strides[2]  # lanes, a step apart in the weights
     cost += THROUGH * prod(p.shapes["x"])
     cost += (TURNED if together else SCATTERED) * prod(p.shapes["w"])
     for first in (1, 0):
-        shape = best_tile(axes, (p.y_channels, inner.x_channels), base.lanes, registers, first=first, crowded=crowded)
+        shape = best_tile(
+            axes, (p.y_channels, inner.x_channels), base.lanes, machine.registers, first=first, lines=lines,
+            alone=machine.loads_alone,
+        )  # fmt: skip
         tiled = replace(plan, tile=shape.tile, block=shape.tile, width=shape.width)
         yield WORTH * shape.cycles + cost, replace(tiled, blocks_per_task=tiled.lane_blocks)

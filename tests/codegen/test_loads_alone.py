@@ -1,0 +1,55 @@
+"""Processors that load one vector a cycle have tiles of their own, and the bits of all others."""
+
+import numpy as np
+import pytest
+
+from codegen.buffers import StridedArray
+from codegen.dense_problems import problem_of
+from codegen.emitted import run_here
+from codegen.random_problems import check_plan
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import choose
+from convgrad.plan.machine import available_isas, machine_for
+from convgrad.problem.conv import Unknown
+
+DENSE = dict(image=(9, 14), windows=(9, 14), taps=(3, 3), low=1)
+PROBLEMS = {
+    "rows of 28": problem_of(Unknown.Y, (4, 28), (4, 28), (3, 3), channels=(20, 64), low=1, layout="NXC"),
+    "rows of 14, channels first": problem_of(Unknown.Y, **DENSE, channels=(20, 64)),
+    "rows of 16 in eights": problem_of(Unknown.X, (8, 16), (8, 16), (3, 3), channels=(256, 20), low=1, layout="NXC"),
+    "phases": problem_of(Unknown.X, (8, 56), (4, 28), (4, 4), channels=(64, 20), stride=2, low=1, layout="NXC"),
+    "phases as lanes": problem_of(
+        Unknown.X, (24, 272), (3, 34), (16, 16), channels=(21, 21), stride=8, low=4, layout="NXC"
+    ),
+}
+EVERY, ALONE = machine_for("avx512"), machine_for("avx512", loads_alone=True)
+
+
+pytestmark = pytest.mark.skipif("avx512" not in available_isas(), reason="this CPU has no avx512")
+
+
+def bits(problem, plan):
+    """What a kernel makes of random numbers whose sums are rounded."""
+    rng = np.random.default_rng(7)
+    arrays = {name: StridedArray(shape, problem.strides[name], np.float32) for name, shape in problem.shapes.items()}
+    for name, array in arrays.items():
+        if name != problem.unknown.value:
+            array.view[...] = rng.standard_normal(array.view.shape, dtype=np.float32)
+    run_here(lower(plan), EVERY, [*(arrays[name] for name in "xwy"), None])
+    return arrays[problem.unknown.value].view.view(np.uint32).copy()
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_tiles_differ_and_bits_do_not(name):
+    problem = PROBLEMS[name]
+    plans = [choose(problem, machine) for machine in (EVERY, ALONE)]
+    assert (plans[0].tile, plans[0].width) != (plans[1].tile, plans[1].width)
+    np.testing.assert_array_equal(*(bits(problem, plan) for plan in plans))
+    check_plan(problem, plans[1], ALONE)
+
+
+def test_rows_of_a_tile_leave_room_for_what_they_meet():
+    for problem in PROBLEMS.values():
+        plan = choose(problem, ALONE)
+        columns = plan.width // plan.lanes
+        assert (np.prod(plan.tile) + 1) * columns < EVERY.registers, "the last vector of weights would be loaded again"
