@@ -108,6 +108,10 @@ def test_processors_that_load_one_vector_a_cycle_are_known(monkeypatch, vendor, 
         host.loads_alone.cache_clear()
 
 
+def test_shorter_vectors_are_not_loaded_alone():
+    assert [machine.machine_for(isa, loads_alone=True).loads_alone for isa in ("avx512", "amx", "avx2")] == [1, 1, 0]
+
+
 def test_cache_sizes_fall_into_classes():
     assert host._cache_class({1: 48 << 10, 2: 2 << 20}) == (48 << 10, 2 << 20, 2 << 20)
     assert host._cache_class({1: 32 << 10, 2: 1280 << 10}) == (32 << 10, 1 << 20, 2 << 20)

@@ -141,7 +141,7 @@ def machine_for(
         l1_bytes=l1,
         l2_bytes=l2,
         l3_bytes=l3,
-        loads_alone=loads_alone,
+        loads_alone=loads_alone and level.lanes_f32 == 16,
     )
 
 
