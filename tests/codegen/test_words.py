@@ -8,8 +8,7 @@ import pytest
 from codegen.buffers import StridedArray
 from codegen.copies import assert_copied, box_copy, run_copy, whole_numbers
 from codegen.dense_problems import X, Y, problem_of
-from codegen.dot_cases import needs_dots
-from codegen.emitted import HOST_ISAS
+from codegen.dot_cases import EMULATED, HERE, needs_dots
 from codegen.random_problems import check_plan
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.paired_copies import PairedCopy
@@ -25,7 +24,7 @@ pytestmark = needs_dots
 BF16 = {"dtype": "bf16", "out_dtype": "bf16"}
 EXTENTS = [(32, 16), (33, 16), (17, 5), (31, 33), (64, 37), (100, 16), (16, 32)]  # rows that are rounded, columns
 ROWS = [(16, 32), (16, 33), (5, 31), (19, 40), (16, 17), (24, 200), (3, 16), (16, 129), (24, 160)]  # words, numbers
-isas = [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")]
+BEST = HERE[-1] if HERE else EMULATED
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
@@ -34,7 +33,7 @@ isas = [isa for isa in HOST_ISAS if isa.startswith("avx512_bf16")]
 def test_sums_are_rounded_and_turned(extents, of_results, known):
     """To the bits of numpy's rounding, halves to even, in either order; lines of dst are farther apart, or nearer."""
     rows, columns = extents
-    for isa in isas:
+    for isa in HERE:
         source = StridedArray(extents, (columns + 3, 1), np.float32, low=known)
         step = rows + (200 if columns > 32 else 5)
         target = StridedArray(extents, (1, step), numpy_dtype("bf16"), low=known)
@@ -52,7 +51,7 @@ def test_sums_are_rounded_and_turned(extents, of_results, known):
 @pytest.mark.parametrize("extents", ROWS, ids=str)
 def test_words_of_two_rows_are_turned(extents, gap, known):
     words, numbers = extents
-    step, isa = -(-(numbers + 40) // 64) * 64 + gap, HOST_ISAS[-1]
+    step, isa = -(-(numbers + 40) // 64) * 64 + gap, BEST
     shape, steps = (words, 2, numbers), (2 * step, step, 1)
     for begin in (0, 5):
         source = StridedArray((words, 2, numbers + begin), steps, numpy_dtype("bf16"), low=known)
@@ -87,7 +86,7 @@ ODD = [(19, 40), (21, 32), (3, 17), (31, 33), (33, 70), (35, 160), (47, 129), (1
 def test_the_last_of_an_odd_number_of_rows_is_beside_zeros(extents, known):
     """In one square and in two, and word by word where rows are short."""
     channels, numbers = extents
-    words, isa = -(-channels // 2), HOST_ISAS[-1]
+    words, isa = -(-channels // 2), BEST
     source = StridedArray(extents, (numbers + 9, 1), numpy_dtype("bf16"), low=known)
     target = StridedArray((numbers, words, 2), (2 * words + 6, 2, 1), numpy_dtype("bf16"), low=known)
     source.view[...] = whole_numbers(extents, "bf16")
@@ -121,7 +120,7 @@ def test_a_last_row_that_is_its_own_partner_is_found(monkeypatch):
 @pytest.mark.parametrize("unknown", [X, Y])
 def test_odd_channels(unknown, channels, layout):
     """Whose last one has no partner."""
-    isa = HOST_ISAS[-1]
+    isa = BEST
     channels = channels if unknown is Y else channels[::-1]
     problem = problem_of(unknown, (6, 9), (6, 9), (3, 3), channels=channels, low=1, layout=layout, **BF16)
     (plan,) = [plan for plan in variants(problem, machine_for(isa)) if type(plan) is DotDataPlan]
@@ -137,13 +136,13 @@ def test_weights_whose_taps_lie_between_channels_are_packed(channels, taps):
     """Runs of words that end anywhere, of taps that lie a multiple of 4 KiB apart, or not; too many taps, too."""
     image, windows = (tuple(n + more for n in taps) for more in (3, 4))
     problem = problem_of(Y, image, windows, taps, channels=channels, **BF16)
-    plan = next(plan for plan in variants(problem, machine_for(isas[-1])) if type(plan) is DotDataPlan)
+    plan = next(plan for plan in variants(problem, machine_for(BEST)) if type(plan) is DotDataPlan)
     for width in {plan.width, 16}:
-        check_plan(problem, replace(plan, width=width, blocks_per_task=1), machine_for(isas[-1]))
+        check_plan(problem, replace(plan, width=width, blocks_per_task=1), machine_for(BEST))
 
 
 def test_taps_that_lie_far_apart_are_packed_one_after_the_other():
     """Of which a pair has more than share a set of L1."""
     problem = problem_of(Y, (9, 9), (6, 6), (4, 4), channels=(64, 40), **BF16)
-    plan = next(plan for plan in variants(problem, machine_for(isas[-1])) if type(plan) is DotDataPlan)
-    check_plan(problem, replace(plan, width=32, i_block=64, blocks_per_task=1), machine_for(isas[-1]))
+    plan = next(plan for plan in variants(problem, machine_for(BEST)) if type(plan) is DotDataPlan)
+    check_plan(problem, replace(plan, width=32, i_block=64, blocks_per_task=1), machine_for(BEST))
