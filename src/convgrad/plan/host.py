@@ -68,6 +68,7 @@ def loads_alone() -> bool:
     return tuple(core.get(name, "") for name in ("vendor_id", "cpu family", "model")) in LOADING_ALONE
 
 
+@cache
 def _linux_core(cpuinfo: str) -> dict[str, str]:
     """What Linux says of the first core."""
     try:
