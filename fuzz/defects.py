@@ -17,6 +17,7 @@ class Mutant:
     breaks: Callable[[], None]
     threads: bool = False  # only calls from several threads show it
     like: Callable[[Case], bool] = lambda case: True  # cases that could show it
+    isa: str = "portable"  # the least level whose kernels have what it breaks
 
 
 def wrap(owner: Any, name: str, around: Callable) -> Callable[[], None]:

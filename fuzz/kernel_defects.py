@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import replace
 
 from defects import Mutant, all_of, nothing, wrap
-from random_cases import Case
+from random_cases import TILES, Case
 
 import convgrad.codegen.by_matrix.matrix_data as matrix_data
 import convgrad.codegen.by_matrix.matrix_weights as matrix_weights
@@ -139,11 +139,11 @@ def _windows_alone(plain, self, b, axis, start, block):
 
 
 def _on_tiles(case: Case) -> bool:
-    return case.isa == "amx_emulated" and case.dtype != "f64"
+    return case.isa == TILES and case.dtype != "f64"
 
 
 def _on_vectors(case: Case) -> bool:
-    return case.special > 0 and case.isa != "amx_emulated"
+    return case.special > 0 and case.isa != TILES
 
 
 def _strided(case: Case) -> bool:
@@ -229,20 +229,21 @@ KERNEL_DEFECTS = {
     "counters not reset": Mutant("a stage finds its tasks done already", wrap(driver, "_run", _without_resets)),
     "lost product of pieces": Mutant(
         "the second piece of A never meets the first of B", wrap(tiles.MatrixTile, "_multiply", _fewer_products),
-        like=_on_tiles,
+        like=_on_tiles, isa=TILES,
     ),
     "pairs the wrong way": Mutant(
         "weights are paired by other channels than the input",
-        wrap(split_weights, "HalvesCopy", _other_partners), like=_on_tiles,
+        wrap(split_weights, "HalvesCopy", _other_partners), like=_on_tiles, isa=TILES,
     ),
     "tiles filled up with anything": Mutant(
         "channels that fill up a tile, and pads, are not zeroed",
-        all_of(*(nothing(matrix_data.MatrixStages, name) for name in ("begin_slab", "clear_slab"))), like=_on_tiles,
+        all_of(*(nothing(matrix_data.MatrixStages, name) for name in ("begin_slab", "clear_slab"))),
+        like=_on_tiles, isa=TILES,
     ),
     "slabs of weights filled up with anything": Mutant(
         "the same where weights are solved for",
         all_of(nothing(matrix_weights, "emit_zero"), nothing(flat, "emit_zero")),
-        like=lambda c: _on_tiles(c) and _solves_weights(c),
+        like=lambda c: _on_tiles(c) and _solves_weights(c), isa=TILES,
     ),
     "infinities overlooked": Mutant(
         "no kernel but those on tiles finds its numbers special",

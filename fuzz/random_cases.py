@@ -16,7 +16,8 @@ from convgrad.spec.schemas import SCHEMAS
 FORWARD = {"convolution": "Convolution", "transposed": "ConvTranspose"}
 MOST_WORK = 3_000_000  # multiplications of one case: the definition takes its time
 LARGE = 2000  # more than a piece of bf16 holds, so that splitting leaves something over
-EMULATED = ("amx_emulated",) if why_not("amx_emulated") is None else ()  # matrix tiles, by vectors
+TILES = "amx_emulated"  # matrix tiles, by vectors
+EMULATED = (TILES,) if why_not(TILES) is None else ()
 MODES = ("tf32", "f16", "bf16", "any")  # of which each holds small numbers exactly
 
 

@@ -10,14 +10,28 @@ from codegen.buffers import Buffer
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Module
 from convgrad.codegen.module import CALL_FIELDS, VERDICT
-from convgrad.plan.machine import LEVELS, available_isas, machine_for
+from convgrad.plan.machine import LEVELS, available_isas, machine_for, why_not
 from convgrad.runtime import jit
+from convgrad.runtime.kernel import build
 
 HOST_ISAS = available_isas()
 each_isa = pytest.mark.parametrize("isa", HOST_ISAS)
 outer_isas = pytest.mark.parametrize("isa", sorted({HOST_ISAS[0], HOST_ISAS[-1]}))  # of what plans decide, not lanes
 
 _CTYPES = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64}
+
+
+def skip_where_it_cannot_run(machine):
+    """An instruction that the processor does not have would end the process."""
+    reason = why_not(machine.isa)
+    if reason:
+        pytest.skip(reason)
+
+
+def kernel_here(problem, module, machine, variant=0):
+    """The kernel that the runtime makes of a module."""
+    skip_where_it_cannot_run(machine)
+    return build(problem, machine, lower=lambda *_: module, variant=variant)
 
 
 def compile_function(isa, arguments, body):
@@ -43,6 +57,7 @@ def load_here(module, machine):
 
 @lru_cache(maxsize=256)  # a test meets some kernels again, of other blocks, sets, or ways to the same code
 def _loaded(ir, machine, symbols):
+    skip_where_it_cannot_run(machine)
     return jit.load(jit.compile_ir(ir, machine), symbols)
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import on_axes
+from codegen.emitted import kernel_here
 from codegen.random_problems import check_plan, in_turn, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.problem.conv import Unknown
-from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
 AXES = {  # extents of x and y, taps, stride, dilation, low pad
@@ -170,7 +170,7 @@ def test_rows_that_windows_step_over_may_hold_anything(isa):
             wanted[:, r, c] = (x[:, r::3, c::3][:, :4, :8] * y).sum((0, 1, 2))
     x[:, 2::3], x[:, :, 2::3] = np.nan, np.inf
     plan = plan_of(problem, isa)
-    kernel = build(problem, machine_for(isa), lower=lambda *_: lower(plan))
+    kernel = kernel_here(problem, lower(plan), machine_for(isa))
     result = np.zeros_like(wanted)
     kernel(x.ctypes.data, result.ctypes.data, y.ctypes.data)
     np.testing.assert_array_equal(result, wanted)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import on_axes
+from codegen.emitted import kernel_here
 from codegen.random_problems import check_plan, in_turn, strides_in
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
@@ -14,7 +15,6 @@ from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import adds_lanes
 from convgrad.problem.conv import Unknown
-from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
 WIDE = {  # extents of x and y, taps, strides, dilations, pads
@@ -96,7 +96,7 @@ def test_bits_are_those_of_other_tiles_and_images_alone(taps):
 
 def _solved(problem, plan, machine, given, weights):
     result = np.zeros((problem.batch, *problem.y_extent, problem.y_channels), np.float32)
-    kernel = build(problem, machine, lower=lambda *_: lower(plan))
+    kernel = kernel_here(problem, lower(plan), machine)
     kernel(*(side.ctypes.data for side in (given, weights, result)), 0)
     assert result.any()
     return result

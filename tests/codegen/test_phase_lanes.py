@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import X, problem_of
+from codegen.emitted import kernel_here
 from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, in_turn
 from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.runtime.kernel import build
 
-ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
+LEVELS = ("avx512", "avx2", "portable")
+ISAS = [isa for isa in LEVELS if isa in available_isas()]
 AXES = {  # extents of x and y, taps, stride, low pad
     "groups that begin before x": ((18, 21), (9, 11), (4, 4), 2, 1),
     "fewer taps of some phases": ((11, 17), (6, 9), (5, 5), 2, 2),
@@ -42,7 +43,7 @@ def test_every_border(name, layout, isa):
     """With a bias, with sums, in tiles of other shapes and blocks of other sizes."""
     x, y, taps, stride, low = AXES[name]
     rng, machine, found = np.random.default_rng(len(name)), machine_for(isa), 0
-    order = list(AXES).index(name) + (layout == "NXC") + ISAS.index(isa)
+    order = list(AXES).index(name) + (layout == "NXC") + LEVELS.index(isa)
     for seed, channels in enumerate(CHANNELS):
         if isa != "avx512" and (seed + order) % 3 == 0:
             continue
@@ -71,7 +72,7 @@ def test_bits_are_those_of_phases_one_by_one(isa):
         results = []
         for plan in variants(problem, machine):
             result = np.zeros(problem.shapes["x"], np.float32)
-            kernel = build(problem, machine, lower=lambda *_, plan=plan: lower(plan))
+            kernel = kernel_here(problem, lower(plan), machine)
             kernel(result.ctypes.data, given["w"].ctypes.data, given["y"].ctypes.data, 0)
             assert result.any()
             results.append(result)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import on_axes
+from codegen.emitted import kernel_here
 from codegen.random_problems import altered, check, check_plan, in_turn
 from codegen.test_planes import plane_problem
 from convgrad.codegen.lower import lower
@@ -14,7 +15,6 @@ from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import Unknown
-from convgrad.runtime.kernel import build
 
 ISA = "avx512"
 needs_masks = pytest.mark.skipif(why_not(ISA) is not None, reason=f"no {ISA} here: {why_not(ISA)}")
@@ -105,7 +105,7 @@ def test_numbers_that_no_window_meets_may_be_anything():
     wanted = np.zeros(problem.shapes["w"], np.float32)
     for r in range(2):
         wanted[..., 0, r] = (clean[..., 0:12:3, r:39:3][..., :13] * y).sum((0, 3, 4))[:, None]
-    kernel = build(problem, machine_for(ISA), lower=lambda *_: lower(plan))
+    kernel = kernel_here(problem, lower(plan), machine_for(ISA))
     result = np.zeros_like(wanted)
     kernel(spoilt.ctypes.data, result.ctypes.data, y.ctypes.data)
     np.testing.assert_array_equal(result, wanted)
@@ -129,7 +129,7 @@ def test_pairs_of_windows_end_with_the_row():
     x[..., 58:] = np.nan
     x, y = x.astype(bf16), y.astype(bf16)
     alone = replace(lower(plan), fallback=None)  # which would mend NaN that lanes behind the row make
-    kernel = build(problem, machine_for(ISA), lower=lambda *_: alone)
+    kernel = kernel_here(problem, alone, machine_for(ISA))
     result = np.zeros_like(wanted)
     kernel(x.ctypes.data, result.ctypes.data, y.ctypes.data)
     np.testing.assert_array_equal(result, wanted)
@@ -160,7 +160,7 @@ def random_arrays(problem, seed=0):
 
 def result_of(plan, problem, arrays, isa, number):
     """What the kernel of a plan writes."""
-    kernel = build(problem, machine_for(isa), lower=lambda *_: lower(plan), variant=number)
+    kernel = kernel_here(problem, lower(plan), machine_for(isa), variant=number)
     kernel(*(arrays[n].ctypes.data for n in "xwy"))
     return arrays[problem.unknown.value]
 

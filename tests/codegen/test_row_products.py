@@ -7,7 +7,7 @@ import pytest
 
 from codegen import dense_problems
 from codegen.dot_cases import EMULATED, HERE, needs_dots
-from codegen.emitted import load_here
+from codegen.emitted import kernel_here, load_here
 from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
@@ -16,7 +16,6 @@ from convgrad.plan.in_place.row_products import DotRowProductsPlan, RowProductsP
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import multiplies_rows
 from convgrad.problem.conv import Unknown
-from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
 # batch, groups, channels of x and y, taps
@@ -98,7 +97,7 @@ def test_bits_are_those_of_other_tiles_and_images_alone():
 
 def _solved(problem, plan, machine, given, weights):
     result = np.zeros((problem.batch, problem.y_channels), np.float32)
-    kernel = build(problem, machine, lower=lambda *_: lower(plan))
+    kernel = kernel_here(problem, lower(plan), machine)
     kernel(*(side.ctypes.data for side in (np.ascontiguousarray(given), weights, result)), 0)
     assert result.any()
     return result

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import X, Y, problem_of
+from codegen.emitted import kernel_here
 from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, in_turn
 from convgrad.codegen.lower import lower
@@ -13,7 +14,6 @@ from convgrad.plan.choose import choose, variants
 from convgrad.plan.few_channels.run_sums import RunSumsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import adds_runs
-from convgrad.runtime.kernel import build
 
 needs_avx512 = pytest.mark.skipif("avx512" not in available_isas(), reason="this CPU has no avx512")
 AXES = {  # extents of x and y, taps, stride, low pad
@@ -65,7 +65,7 @@ def test_every_border(name, layout):
 
 def _solved(problem, plan, given, weights):
     result = np.zeros((problem.batch, *problem.y_extent, problem.y_channels), np.float32)
-    kernel = build(problem, machine_for("avx512"), lower=lambda *_: lower(plan))
+    kernel = kernel_here(problem, lower(plan), machine_for("avx512"))
     kernel(*(side.ctypes.data for side in (given, weights, result)), 0)
     assert result.any()
     return result

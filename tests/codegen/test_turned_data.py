@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import on_axes
+from codegen.emitted import kernel_here
 from codegen.random_problems import altered, check_plan, in_turn
 from codegen.test_group_weights import AXES
 from convgrad.codegen.lower import lower
@@ -13,7 +14,6 @@ from convgrad.plan.choose import variants
 from convgrad.plan.groups.turned_data import TurnedDataPlan, can_turn, worth_turning
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.problem.conv import Unknown
-from convgrad.runtime.kernel import build
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
 GROUPS = ((4, 4), (3, 8), (9, 2), (5, 8), (17, 4))  # and channels of each
@@ -69,7 +69,7 @@ def test_bits_are_those_of_other_blocks_and_images_alone(unknown):
 def _solved(problem, plan, machine, given, weights):
     result = np.zeros_like(given)
     sides = (result, weights, given) if problem.unknown is Unknown.X else (given, weights, result)
-    kernel = build(problem, machine, lower=lambda *_: lower(plan))
+    kernel = kernel_here(problem, lower(plan), machine)
     kernel(*(side.ctypes.data for side in sides), 0)
     assert result.any()
     return result

@@ -4,6 +4,7 @@ import mutants
 import pytest
 
 from convgrad.plan.host import available_cpus
+from convgrad.plan.machine import why_not
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +18,9 @@ def table(program):
 def test_a_mutant_is_killed(table, name):
     if mutants.MUTANTS[name].threads and available_cpus()[0] < 2:
         pytest.skip("threads that never run at the same time do not meet")
+    reason = why_not(mutants.MUTANTS[name].isa)
+    if reason:
+        pytest.skip(reason)
     killer, how = table[name]
     assert killer in ("fuzzer", "threads"), how
 
