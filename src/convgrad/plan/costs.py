@@ -1,5 +1,7 @@
 """What moving numbers is taken to cost when plans are compared."""
 
+from typing import NamedTuple
+
 LINE = 64  # bytes of a cache line
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
@@ -10,3 +12,17 @@ TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each gro
 BEYOND_L2 = 2**20  # bytes of tensors that it does not hold
 MEMORY_BYTES = 4.5  # per cycle, from where larger ones are
 SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
+
+
+class Moves(NamedTuple):
+    """Cycles per number, measured, that depend on the length of vectors."""
+
+    turn: float  # transposed
+    back: float  # on its way out
+    unpack: float  # from rows of outputs to positions
+    apart: float  # neighbours in memory that belong to several planes or phases, or come from there
+    part: float  # of a group that is a part of a line
+
+
+LONG = Moves(TURN, TURN_BACK, TURN_BACK, TURN, MOVE)  # vectors as long as lines
+SHORT = Moves(turn=0.6, back=0.7, unpack=3.0, apart=1.0, part=3.0)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
-from convgrad.plan.costs import LINE, MOST_SPREAD, MOVE, SCALAR, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
+from convgrad.plan.costs import LINE, LONG, MOST_SPREAD, MOVE, SCALAR, SHORT, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
 from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.few_channels.choose_folded import folded_candidates
 from convgrad.plan.few_channels.patch_data import patch_data_candidates
@@ -67,6 +67,8 @@ class DataCandidates:
             width=self.lanes, lane_groups=1, spread=False, pixels=False, i_block=max(1, self.channels_in),
             blocks_per_task=1, pixel_major=self.pixel_major,
         )  # fmt: skip
+        self.lines = self.base.fills_lines
+        self.moves = LONG if self.lines else SHORT
         self.sharing = sums_taps_inside(self.base, machine)
 
     def all(self) -> Iterator[Predicted]:
@@ -92,7 +94,9 @@ class DataCandidates:
     def _along_channels(self) -> Predicted:
         """Vectors along output channels."""
         axes = self.axes
-        cost = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
+        parts = self.problem.groups > 1 and self.channels_in * self.size < LINE
+        cost = self.elements_in * (self.moves.part if parts else MOVE)
+        cost += self.elements_out * (self.moves.back if self.out_channels_first else MOVE)
         turned = self.channels_in >= self.lanes and abs(self.in_strides[-1]) == 1
 
         def tiled(first: int, *, inside: bool = False, rows: int | None = None) -> Predicted:
@@ -102,7 +106,7 @@ class DataCandidates:
             else:
                 shape = best_tile(
                     axes, self.channels, self.lanes, registers, first=first, inside=inside,
-                    lines=self.lanes * self.size == LINE, most=rows, alone=self.machine.loads_alone,
+                    lines=self.lines, most=rows, alone=self.machine.loads_alone, short=not self.lines,
                 )  # fmt: skip
             taps = prod(self.problem.taps)
             i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
@@ -119,7 +123,7 @@ class DataCandidates:
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
         if reads_in_place(whole_blocks(plan)):
             return IN_PLACE * (cycles - cost), plan
-        one = plan.width == self.lanes == LINE // self.size and self.lanes <= 2 * self.channels_out
+        one = self.lines and plan.width == self.lanes and self.lanes <= 2 * self.channels_out
         strided = axes[-1].in_step > 1 and not self.pixel_major  # rows that those along outputs take apart first
         return (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
 
@@ -143,13 +147,12 @@ class DataCandidates:
 
     def _unaligned_saves(self, plan: DataPlan) -> float:
         """Cycles that vectors along outputs are taken to have less against those along channels, of planes."""
-        row, lines = plan.axes[-1], self.lanes * self.size == LINE
-        planes = self.out_channels_first and not self.pixel_major
-        if not (planes and lines and row.in_step == len(row.phases) == 1):
+        row, planes = plan.axes[-1], self.out_channels_first and not self.pixel_major
+        if not (planes and self.lines and row.in_step == len(row.phases) == 1):
             return 0.0
         shape = TileShape(plan.tile, plan.width, 0.0)
         more, less = (
-            pixel_cycles(plan.axes, self.channels, self.lanes, shape, lines=lines, unaligned=unaligned)
+            pixel_cycles(plan.axes, self.channels, self.lanes, shape, lines=True, unaligned=unaligned)
             for unaligned in (UNALIGNED, UNALIGNED_PLANES)
         )
         return self.problem.groups * (more - less)
@@ -158,15 +161,15 @@ class DataCandidates:
         """Likewise of what is packed, words as they are: all phases after each other, then at once, if they may be."""
         problem, axes, groups = self.problem, self.axes, self.problem.groups
         taps = prod(problem.taps)
-        shape = best_pixel_tile(
-            axes, self.channels, self.lanes, self.machine.registers, lines=self.lanes * self.size == LINE
-        )
-        scattered = SCALAR if groups > 1 else TURN  # one group is a small part of every position
-        apart = TURN - MOVE if groups == 1 else 0.0  # neighbours in memory that belong to several planes or phases
+        shape = best_pixel_tile(axes, self.channels, self.lanes, self.machine.registers, lines=self.lines)
+        moves, alone = self.moves, groups == 1 or not self.lines
+        scattered = SCALAR if groups > 1 else moves.turn  # one group is a small part of every position
+        apart = moves.apart - MOVE if alone else 0.0
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
         narrow = TURN_NARROW if once and problem.dtype != self.base.compute else 0.0
         packed = (scattered + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
-        unpacked = MOVE if self.out_channels_first else max(scattered, TURN_BACK) + narrow
+        back = moves.unpack if self.channels_out > 1 else moves.back
+        unpacked = MOVE if self.out_channels_first else max(scattered, back) + narrow
         cost = self.elements_in * packed
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
@@ -246,4 +249,4 @@ def whole_blocks(plan: Plan) -> Plan:
 
 def sums_taps_inside(plan: DataPlan, machine: Machine) -> bool:
     """Whether the order of sums wants that, where registers are many and long."""
-    return plan.lanes * SIZES[plan.compute] == LINE and taps_inside(plan.problem, plan.lanes, machine.registers)
+    return plan.fills_lines and taps_inside(plan.problem, plan.lanes, machine.registers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from convgrad.plan.axes import GatherAxis, Phase
@@ -17,9 +18,11 @@ LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
 ALONE, STREAM = 1.3, 2.3  # of such a vector where they load one vector a cycle, numbers apart; and of nothing but that
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
+SHORT, SHORT_FAR = 0.6, 0.15  # of a load of either, and not hidden for a vector of B, of vectors shorter than lines
+SHORT_LATENCY = 4.4  # between sums of those, which nothing else delays
 HIDING, INSIDE = (3, 4), 1.1  # vectors side by side of tiles that hide it; their cycles in a kernel, as a multiple
 MOST_VECTORS = 6  # side by side in a tile
-UNEVEN = 1.05  # cycles, as a multiple, of blocks of lanes of which the last one has fewer vectors
+UNEVEN, SHORT_UNEVEN = 1.05, 1.02  # cycles, as a multiple, of blocks of lanes of which the last one has fewer vectors
 SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
 MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
 CUTS = 12  # ways to cut an axis that are tried
@@ -36,19 +39,29 @@ class TileShape:
     cycles: float
 
 
-def step_cycles(rows: int, vectors: int, *, near: bool = False, crowded: bool = False) -> float:
+def step_cycles(
+    rows: int, vectors: int, *, near: bool = False, crowded: bool = False, short: bool = False
+) -> float:  # fmt: skip
     """Of a tile with vectors along channels, for a step of its sum; B comes from L2, or from L1.
 
-    Where sums leave no register for the last vector of B, every row after the first one loads it again.
+    Where sums leave no register for the last vector of B, every row after the first one loads it again. `short`,
+    vectors are less than lines, of which processors load two in a cycle.
     """
+    if short:
+        late = 0.0 if near else SHORT_FAR * vectors
+        return max(rows * vectors / FMA_PER_CYCLE, SHORT * (rows + vectors), SHORT_LATENCY) + late
     loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
     again = (rows - 1) / LOADS_PER_CYCLE if crowded else 0.0
     return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors + again, LATENCY) + late * vectors
 
 
-def step_inside(rows: int, vectors: int, *, crowded: bool = False, alone: bool = False) -> float:
+def step_inside(
+    rows: int, vectors: int, *, crowded: bool = False, alone: bool = False, short: bool = False
+) -> float:  # fmt: skip
     """The same in a kernel, of a tile that may hide how far B is; `alone`, see `Machine.loads_alone`."""
-    step = step_cycles(rows, vectors, crowded=crowded)
+    step = step_cycles(rows, vectors, crowded=crowded, short=short)
+    if short:
+        return step
     if alone and vectors >= HIDING[0]:
         return INSIDE * max(step - FAR * vectors, NUMBER * rows + ALONE * vectors, STREAM * vectors)
     return INSIDE * (step - FAR * vectors) if vectors in HIDING else step
@@ -93,12 +106,13 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
     inside: bool = False, lines: bool = False, dots: bool = False, most: int | None = None, parts: float = 0.0,
-    halves: float = 0.0, alone: bool = False,
+    halves: float = 0.0, alone: bool = False, short: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
     `inside`, it is no wider than the channels are many, if they fill a vector. `lines`, vectors are as long as lines:
-    it may be crowded, see `most_rows`, unless vectors are loaded `alone`, see `Machine.loads_alone`. `dots`, it
+    it may be crowded, see `most_rows`, unless vectors are loaded `alone`, see `Machine.loads_alone`. `short`, vectors
+    are less than lines. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
     number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise.
     """
@@ -106,6 +120,7 @@ def best_tile(
     best: TileShape | None = None
     most = most or registers
     crowded = lines and not alone
+    in_kernel = partial(step_inside, alone=alone, short=short)
     sizes = range(1, min(most, most_rows(registers, 1, crowded=crowded)) + 1)
     tables = [
         [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
@@ -119,11 +134,11 @@ def best_tile(
         room = most_rows(registers, vectors)
         for tile, visits, tiles in _boxes(tables, min(most, most_rows(registers, vectors, crowded=crowded))):
             rows = prod(tile)
-            step = dot_cycles(rows, vectors) if dots else step_inside(rows, vectors, crowded=rows > room, alone=alone)
+            step = dot_cycles(rows, vectors) if dots else in_kernel(rows, vectors, crowded=rows > room)
             cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
             if rest:  # the last block of lanes
-                cycles += visits * given * step_inside(rows, rest, alone=alone) + tiles * (TILE_OVERHEAD + rows * rest)
-                cycles *= UNEVEN
+                cycles += visits * given * in_kernel(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
+                cycles *= SHORT_UNEVEN if short else UNEVEN
             if vectors % 2 and vectors * lanes < solved:
                 cycles += parts + halves * blocks * tiles * rows
             if best is None or cycles < best.cycles:

@@ -10,6 +10,8 @@ from convgrad.plan.tiles import (
     FMA_PER_CYCLE,
     LATENCY,
     NUMBER,
+    SHORT,
+    SHORT_LATENCY,
     VECTOR,
     TileShape,
     cuts,
@@ -63,10 +65,13 @@ def pixel_cycles(
     row, columns, crossing = axes[-1], prod(tile) // lanes, _crossing(axes[-1], lanes)
     rows_read = given * prod(axis.taps for axis in axes[:-1])
     far = ROWS_FAR if rows_read * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-    if all(axis.taps == 1 for axis in axes) and not crossing and width >= FEW_ROWS:
+    if not lines:  # of which half as many cross one
+        loads = SHORT * (width + columns * (1 + crossing / 2))
+        step = max(width * columns / FMA_PER_CYCLE, loads, SHORT_LATENCY) + 1.5 * far * columns
+    elif all(axis.taps == 1 for axis in axes) and not crossing and width >= FEW_ROWS:
         step = max(width * columns / FMA_PER_CYCLE, NUMBER * width + VECTOR * columns, LATENCY)
         step += ASKED_FOR * columns
-    elif lines and loads_again(width, columns) and row.in_step == 1 < row.taps <= MOST_PARTS:
+    elif loads_again(width, columns) and row.in_step == 1 < row.taps <= MOST_PARTS:
         step = step_bound(width * columns, width, columns, far * columns + PART, columns * crossing)
     else:
         loads = 1 + (unaligned - 1) * crossing

@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan, cycles_by_dots
-from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise.plane_rows import is_narrow
 from convgrad.plan.general.blocks import even_share
@@ -128,7 +127,7 @@ def _far(plan: DepthwiseDataPlan) -> float:
     if size <= (FAR_BYTES if by_dots else KEPT_BYTES):  # found out about along a row
         return 0.0
     lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if plan.whole_vectors else 2)
-    narrow = is_narrow(p) and inner.in_step > 1 and plan.lanes * SIZES[plan.compute] == LINE
+    narrow = is_narrow(p) and inner.in_step > 1 and plan.fills_lines
     less = BY_DOTS if by_dots else NARROW if narrow else 1.0
     each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
     return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each

@@ -11,7 +11,7 @@ from convgrad.plan.few_channels.folded import FoldedPlan, folded
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, splits
+from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, SHORT, TILE_OVERHEAD, splits
 from convgrad.plan.tiles_along_outputs import PART, ROWS_FAR, ROWS_NEAR_BYTES, VECTOR_BYTES
 from convgrad.problem.conv import ConvProblem, Unknown
 
@@ -57,13 +57,13 @@ def _cycles(plan: FoldedPlan, columns: int) -> float:
     axes = plan.axes
     channels = max(1, plan.in_channels)
     far = ROWS_FAR if channels * prod(a.taps for a in axes[:-1]) * columns * VECTOR_BYTES > ROWS_NEAR_BYTES else 0.0
-    start = axes[-1].reach[0]
+    start, lines = axes[-1].reach[0], plan.fills_lines
     (phase,) = axes[-1].phases
     step = 0.0
     for n, rows in enumerate(map(plan.part_rows, plan.met)):
         crosses = (phase.offset + n * axes[-1].offset_step - start) % plan.lanes != 0
         between = columns if crosses else 0  # vectors made of two
-        loads = BROADCAST * len(rows) + columns / LOADS_PER_CYCLE
+        loads = BROADCAST * len(rows) + columns / LOADS_PER_CYCLE if lines else SHORT * (len(rows) + columns)
         step += max((len(rows) * columns + between) / FMA_PER_CYCLE, loads, LATENCY) + far * columns + PART
     visits = prod(axis.visits(size) for axis, size in zip(axes[:-1], plan.tile, strict=False))
     tiles = prod(axis.tiles(size) for axis, size in zip(axes, plan.tile, strict=True))

@@ -100,7 +100,7 @@ def patch_data_candidates(base: DataPlan, registers: int, cost: float) -> Iterat
         width = vectors * base.lanes
         if not _is_box(width, p.taps):
             continue
-        shape = best_tile(axes, (p.y_channels, width), base.lanes, registers, first=1)
+        shape = best_tile(axes, (p.y_channels, width), base.lanes, registers, first=1, short=not base.fills_lines)
         if shape.width != width:
             continue
         plan = as_kind(

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.costs import LINE
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -159,14 +157,13 @@ def phase_lanes_candidates(base: DataPlan, machine: Machine, cost: float) -> Ite
     if not all(axis.taps for axis in axes):
         return
     plan = as_kind(PhaseLanesPlan, base, problem=inner, axes=axes, unfolded=p, i_block=p.y_channels, pixel_major=True)
-    lines = base.lanes * SIZES[base.compute] == LINE
     together = p.w_strides[-1] == p.x_channels * p.w_strides[2]  # lanes, a step apart in the weights
     cost += THROUGH * prod(p.shapes["x"])
     cost += (TURNED if together else SCATTERED) * prod(p.shapes["w"])
     for first in (1, 0):
         shape = best_tile(
-            axes, (p.y_channels, inner.x_channels), base.lanes, machine.registers, first=first, lines=lines,
-            alone=machine.loads_alone,
+            axes, (p.y_channels, inner.x_channels), base.lanes, machine.registers, first=first, lines=base.fills_lines,
+            alone=machine.loads_alone, short=not base.fills_lines,
         )  # fmt: skip
         tiled = replace(plan, tile=shape.tile, block=shape.tile, width=shape.width)
         yield WORTH * shape.cycles + cost, replace(tiled, blocks_per_task=tiled.lane_blocks)

@@ -177,7 +177,8 @@ def _saved(plan: DataPlan) -> float:
     if plan.pixels or plan.spread or plan.hides_weights or shared > SHARED_BYTES:
         return 0.0
     rows, vectors = prod(plan.tile), plan.width // plan.lanes
-    near, far = step_cycles(rows, vectors, near=True), step_inside(rows, vectors)
+    short = not plan.fills_lines
+    near, far = step_cycles(rows, vectors, near=True, short=short), step_inside(rows, vectors, short=short)
     return 1 - near / far if far > INSIDE * near else 0.0  # else the tile hides where they come from
 
 

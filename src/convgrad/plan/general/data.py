@@ -59,6 +59,11 @@ class DataPlan(DataSlab):
         return self.writes_in_place or self.reads_weights
 
     @property
+    def fills_lines(self) -> bool:
+        """Whether vectors are as long as cache lines, as those of instruction sets with masks are; else shorter."""
+        return self.lanes * SIZES[self.compute] == LINE
+
+    @property
     def all_vectors(self) -> range:
         """Where the vectors of a block of lanes are."""
         return range(0, self.width, self.lanes)
@@ -173,7 +178,7 @@ class DataPlan(DataSlab):
         several groups have a part of, each of which is written by a task of its own.
         """
         p = self.problem
-        lines = self.lanes * SIZES[self.compute] == LINE and p.out_dtype == self.compute
+        lines = self.fills_lines and p.out_dtype == self.compute
         if not lines or p.accumulate or (self.pixels and self.writes_in_place):
             return False
         batch, group, channel, *spatial = p.strides[p.solved]

@@ -134,7 +134,7 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
     tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
     crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
-    few = tiles <= FEWEST_TILES and plan.lanes * SIZES[plan.compute] == LINE
+    few = tiles <= FEWEST_TILES and plan.fills_lines
     if tiles > (FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES):
         return plan
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)

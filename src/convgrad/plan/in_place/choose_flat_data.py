@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE
 from convgrad.plan.general.block_costs import LEAST_TASKS, ROWS_BYTES
 from convgrad.plan.general.blocks import packing_cost
 from convgrad.plan.general.data import DataPlan
@@ -34,7 +33,7 @@ def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     `base` is the plan with vectors along outputs that packs what it reads, and takes so many cycles besides that.
     """
     p = base.problem
-    masked = base.lanes * SIZES[base.compute] == LINE  # as instruction sets with masks are
+    masked = base.fills_lines  # as instruction sets with masks are
     if not masked or p.accumulate or not flat(base):
         return
     if not 0 < base.in_channels <= MOST_CHANNELS or base.axes[-1].taps > MOST_TAPS:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE
 from convgrad.plan.general.block_costs import LEAST_TASKS, block_cost
 from convgrad.plan.general.blocks import lanes_shared, own_weights, packing_cost
 from convgrad.plan.general.data import DataPlan
@@ -33,7 +31,7 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     if base.taps != 1 or p.accumulate or not base.in_channels or len(base.axes) != 2 or not flat(base):
         return
     crossing = any(step % base.lanes for step in p.strides[p.given][:3])
-    if base.lanes * SIZES[base.compute] < LINE or p.bytes_of(p.given) > (MOST_CROSSING if crossing else MOST_BYTES):
+    if not base.fills_lines or p.bytes_of(p.given) > (MOST_CROSSING if crossing else MOST_BYTES):
         return
     plan = as_kind(
         PointwisePlan, base, pixels=True, spread=False, pixel_major=False, unroll=0, lane_groups=1, packs_weights=False,

@@ -8,7 +8,7 @@ from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.costs import LINE, MOVE, TURN_BACK
+from convgrad.plan.costs import MOVE, TURN_BACK
 from convgrad.plan.few_channels.folded import folded
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS
 from convgrad.plan.general.blocks import even_share
@@ -48,7 +48,7 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     phases = 1 if solves_y else p.stride[-1]
     given = p.strides[p.given]
     solved, channels = (p.y_channels, p.x_channels) if solves_y else (p.x_channels, p.y_channels)
-    masked = base.lanes * SIZES[base.compute] == LINE  # as instruction sets with masks are
+    masked = base.fills_lines  # as instruction sets with masks are
     dealt = solves_y and p.stride[-1] == 2 and p.dtype == "f32" and channels <= FEWEST  # by few instructions
     most = MOST_OF_FEW if dealt else MOST_OUTPUTS
     if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= most or not channels:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE
 from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.data import KEPT_BYTES, PAST_CACHES_BYTES, DataPlan
 from convgrad.plan.order import channels_in_turn
@@ -91,7 +89,7 @@ class RowDataPlan(FoldedPlan):
         """Whether vectors that would cross cache lines are made of the two around them: where rows begin with lines."""
         p = self.problem
         given = p.strides[p.given]
-        lines = p.dtype == self.compute and self.lanes * SIZES[self.compute] == LINE
+        lines = p.dtype == self.compute and self.fills_lines
         row = self.axes[-1]
         even = all(n % self.lanes == 0 for n in (*given[:-1], row.in_extent))
         return lines and row.in_step == 1 and even
@@ -141,12 +139,7 @@ class RowDataPlan(FoldedPlan):
         batch, _, channel, *spatial = p.x_strides
         large = p.bytes_of("x") >= PAST_CACHES_BYTES
         dense = tuple(spatial) == row_major(p.x_extent, 1)
-        return (
-            large
-            and dense
-            and batch % self.lanes == channel % self.lanes == 0
-            and self.lanes * SIZES[self.compute] == LINE
-        )
+        return large and dense and batch % self.lanes == channel % self.lanes == 0 and self.fills_lines
 
     @property
     def row_tiles(self) -> int:
