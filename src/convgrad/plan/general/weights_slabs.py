@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
+from math import gcd
 
+from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
 from convgrad.plan.general.weights_blocks import WeightsBlocks
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+
+L1_WAY = 4096  # bytes after which lines fall into the same set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +79,17 @@ class WeightsSlabs(WeightsBlocks):
 
     @property
     def row_pitch(self) -> int:
-        """Numbers of the slab from a position to the next, of rows side by side."""
+        """Numbers of the slab from a position to the next, of rows side by side.
+
+        Tiles read some of every position that a window begins at, which are to lie in many sets of L1.
+        """
         if self.row_run < self.share_rows:
             return self.row_run
+        stride = self.axes[-1].stride if self.rows_shift else 1
+        if stride > 1 and self.lanes * SIZES[self.compute] < LINE:
+            step = SIZES[self.compute] * stride
+            least = max(LINE, 2 * gcd(step, L1_WAY))
+            return next(n for n in count(self.share_rows, 2) if gcd(step * n, L1_WAY) <= least)
         return self.share_rows + (16 if self.share_rows % 64 == 0 else 0)
 
     @property
