@@ -40,6 +40,8 @@ BUFFERED = 4.0  # cycles of a row of a tile that is written by way of a buffer
 PLANE = 20.0  # cycles of a block of a plane besides
 WAITING = 1.2  # cycles of tiles per predicted one, where sums wait for each other
 FULL = 1.3  # likewise, where sums and weights fill the registers
+PARTED = (0, 1.18), (12 * 1024 * 1024, 1.8)  # of all cycles, where vectors shorter than lines take apart what a
+# stride does, or put it together, by the bytes of the larger tensor
 MOST_TASKS = 48
 
 
@@ -160,7 +162,15 @@ def _cycles(plan: PlaneDataPlan, registers: int) -> float:
     blocks = prod(plan.grid[1:-1])
     taken_apart = MOVE if inner.in_step > 1 else 0.0
     copied = blocks * (PLANE + slab.rows * (ROW + (MOVE + taken_apart) * slab.held[-1]))
-    return p.groups * p.batch * (arithmetic + copied)
+    return _parted(plan) * p.groups * p.batch * (arithmetic + copied)
+
+
+def _parted(plan: PlaneDataPlan) -> float:
+    inner, p = plan.axes[-1], plan.problem
+    if plan.masks or inner.in_step == inner.out_step == 1:
+        return 1.0
+    size = max(p.bytes_of("x"), p.bytes_of("y"))
+    return next(times for least, times in reversed(PARTED) if size >= least)
 
 
 def _shared(plan: PlaneDataPlan) -> PlaneDataPlan:
