@@ -22,6 +22,8 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -34,7 +36,7 @@ import convgrad
 from convgrad import ConvError
 from convgrad.arrays.call import Operation
 from convgrad.dtypes import numpy_dtype
-from convgrad.runtime import kernel, set_num_threads
+from convgrad.runtime import kernel, num_threads, set_num_threads
 from convgrad.spec.definition import define
 from convgrad.spec.resolve import Resolved, resolve
 from convgrad.spec.schemas import SCHEMAS
@@ -51,6 +53,7 @@ FUNCTIONS = {
 EXACT = 2**24  # whole numbers up to here are f32 numbers
 SMALL = 3  # of factors that are not large
 SPECIAL = (np.inf, -np.inf, np.nan)
+LEVEL = "CONVGRAD_ISA"
 
 
 class Failure(AssertionError):
@@ -72,20 +75,16 @@ def check(case: Case, counts: Counts | None = None) -> None:
     counts = counts or Counts()
     counts.cases += 1
     resolved = resolved_of(case)
-    if case.isa:
-        os.environ["CONVGRAD_ISA"] = case.isa
-    else:
-        os.environ.pop("CONVGRAD_ISA", None)
-    forget()
     results = []
-    for low, threads in ((False, 1), (True, 1), (False, case.threads)):
-        set_num_threads(threads)
-        counts.calls += 1
-        result = _call(case, resolved, low=low)
-        if result is None:
-            counts.refused += 1
-            return
-        results.append(result)
+    with _settings_of(case):
+        for low, threads in ((False, 1), (True, 1), (False, case.threads)):
+            set_num_threads(threads)
+            counts.calls += 1
+            result = _call(case, resolved, low=low)
+            if result is None:
+                counts.refused += 1
+                return
+            results.append(result)
     if any(other.tobytes() != results[0].tobytes() for other in results[1:]):
         raise Failure("the result depends on the place of the arrays or on the number of threads")
     counts.by.update(
@@ -116,6 +115,22 @@ def forget() -> None:
     for value in vars(operations).values():
         if isinstance(value, Operation):
             value.forget()
+
+
+@contextmanager
+def _settings_of(case: Case) -> Iterator[None]:
+    """The level of a case, and no kernels of earlier ones; afterwards the settings that the process had."""
+    level, threads = os.environ.pop(LEVEL, None), num_threads()
+    if case.isa:
+        os.environ[LEVEL] = case.isa
+    forget()
+    try:
+        yield
+    finally:
+        os.environ.pop(LEVEL, None)
+        if level is not None:
+            os.environ[LEVEL] = level
+        set_num_threads(threads)
 
 
 def _call(case: Case, resolved: Resolved | ConvError, *, low: bool) -> np.ndarray | None:

@@ -45,3 +45,15 @@ def pytest_collection_modifyitems(config, items):
 def rng():
     """Random numbers that are the same in every run."""
     return np.random.default_rng(20240229)
+
+
+@pytest.fixture(autouse=True)
+def settings_stay():
+    """No test leaves a setting behind, which would decide what every later one of its process tests."""
+
+    def found():
+        return {name: value for name, value in os.environ.items() if name.startswith("CONVGRAD_")}
+
+    before = found()
+    yield
+    assert found() == before

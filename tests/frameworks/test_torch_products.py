@@ -16,16 +16,18 @@ from frameworks.takeover_tensors import integers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("nothing_stays")
 PRODUCT = products.PRODUCT
+COMPARED = products.LEVELS
 YOUNG = "a product that has not come often enough to be compiled"
 
 
 @pytest.fixture
 def anew(monkeypatch):
-    """No geometry has been met, and none has to come more than once, however small."""
+    """No geometry has been met, none has to come more than once, however small, and any level takes it."""
     for plans in products.PLANS:
         plans._found.clear()
     monkeypatch.setattr(products, "FEWEST_PRODUCTS", 8)
     monkeypatch.setattr(products, "WORTH_COMPILING", 1)
+    monkeypatch.setattr(products, "LEVELS", tuple(machine.LEVELS))
     yield
     for plans in products.PLANS:
         plans._found.clear()
@@ -218,6 +220,7 @@ def test_what_cannot_be_compiled_stays_with_pytorch(monkeypatch):
 @pytest.mark.usefixtures("anew")
 def test_instruction_sets_that_were_not_compared_take_none(isa, monkeypatch):
     triple = "aarch64-unknown-linux-gnu" if isa == "neon" else None
+    monkeypatch.setattr(products, "LEVELS", COMPARED)
     monkeypatch.setattr(products, "current_machine", lambda: machine.machine_for(isa, triple=triple))
     with ct.enabled():
         integers(9, 9) @ integers(9, 9)
