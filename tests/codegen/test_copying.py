@@ -104,6 +104,21 @@ def test_runs_with_gaps_are_not_read_beyond_their_last_number(step, pair, transp
 
 
 @each_isa
+@pytest.mark.parametrize("low", [False, True], ids=["at the upper guard", "at the lower guard"])
+@pytest.mark.parametrize("pair", [("f32", "f32"), ("bf16", "f32"), ("f32", "f16"), ("f64", "f64")], ids="-".join)
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_parts_of_squares_that_are_known(step, pair, low, isa):
+    """Both sides end where their last numbers do; where there are no masks, some of these are moved twice."""
+    lanes = ISAS[isa].lanes(COMPUTE[pair[0]])
+    few = sorted({max(1, lanes // 2 - 1), lanes // 2, lanes // 2 + 1, lanes - 1})
+    for rows, run in [(n, lanes) for n in few] + [(lanes, n) for n in few] + [(few[-1], few[-2]), (lanes + 1, few[-1])]:
+        strides = (step * (run - 1) + 1, step), (1, rows)
+        source, target, expected = boxes((rows, run), *strides, pair, False, low=low)
+        run_copy(isa, source, target, (rows, run), (True, True), box_copy(copy_of(isa, *pair), *strides))
+        assert_copied(target, expected)
+
+
+@each_isa
 def test_squares_of_different_gaps_share_a_module(isa):
     """Each finds the function of its own gap."""
     lanes = ISAS[isa].lanes("f32")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
-from convgrad.plan.costs import LINE, LONG, MOST_SPREAD, MOVE, SCALAR, SHORT, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
+from convgrad.plan.costs import LINE, LONG, MOST_SKIPPED, MOST_SPREAD, MOVE, SCALAR, SHORT, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
 from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.few_channels.choose_folded import folded_candidates
 from convgrad.plan.few_channels.patch_data import patch_data_candidates
@@ -97,7 +97,7 @@ class DataCandidates:
         parts = self.problem.groups > 1 and self.channels_in * self.size < LINE
         cost = self.elements_in * (self.moves.part if parts else MOVE)
         cost += self.elements_out * (self.moves.back if self.out_channels_first else MOVE)
-        turned = self.channels_in >= self.lanes and abs(self.in_strides[-1]) == 1
+        turned = self.channels_in >= self.lanes and 0 < abs(self.in_strides[-1]) <= MOST_SKIPPED
 
         def tiled(first: int, *, inside: bool = False, rows: int | None = None) -> Predicted:
             registers = self.machine.registers

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeGuard
 
-from convgrad.codegen.copies.interleave import MOST_PLANES, load_every
+from convgrad.codegen.copies.interleave import MOST_PLANES, largest_power, load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.rounded_squares import RoundedSquares
 from convgrad.codegen.copies.splitting import Pieces
@@ -21,11 +21,11 @@ from convgrad.codegen.copies.squares import Dim, Squares
 from convgrad.codegen.copies.turned_squares import TurnedSquares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
 from convgrad.codegen.outputs.results import store_exactly, store_ordinary
 from convgrad.codegen.outputs.runs import Run, rounds_together
+from convgrad.plan.costs import MOST_SKIPPED
 
-MOST_SKIPPED = 4  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
 LEAST_RUN = 4  # numbers of a run for which that is worth while
 
 
@@ -203,9 +203,12 @@ class Copy:
         def load(q: Index, count: Value | None) -> Value:
             return self.isa.load(b, self.src_dtype, self.src_at(b, src, q), lanes, count)
 
-        if step == 1:
+        def load_few(q: int, few: int) -> Value:
+            return self.isa.load(b, self.src_dtype, self.src_at(b, src, q), few)
+
+        if step == 1 and (count is None or self.isa.masks):
             return load(0, None if count is None else index(count))
-        return load_every(b, lanes, step, lanes if count is None else count, load)
+        return load_every(b, lanes, step, lanes if count is None else count, load, None if self.isa.masks else load_few)
 
     def scalar(self, b: Builder, src: Value, dst: Value) -> None:
         """One number."""
@@ -220,6 +223,13 @@ class Copy:
             lanes = int(value.type[1:].split()[0]) if value.type.startswith("<") else 1
             value = b.binary("fadd", self.isa.load(b, self.dst_dtype, dst, lanes, count), value)
         self.isa.store(b, self.dst_dtype, value, dst, count)
+
+    def store_few(self, b: Builder, value: Value, dst: Value, count: int) -> None:
+        """The first `count` lanes of a vector, without a mask: some of them twice."""
+        few = largest_power(count)
+        for start in dict.fromkeys((0, count - few)):
+            part = shuffle(b, value, value, list(range(start, start + few)))
+            self.store(b, part, self.dst_at(b, dst, start))
 
     def _fill(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
         """One number, many times; not even read where there is nothing to fill."""

@@ -58,17 +58,23 @@ def emit_interleave(
 
 
 def load_every(
-    b: Builder, lanes: int, step: int, count: Index, load: Callable[[Index, Value | None], Value]
+    b: Builder, lanes: int, step: int, count: Index, load: Callable[[Index, Value | None], Value],
+    load_few: Callable[[int, int], Value] | None = None,
 ) -> Value:  # fmt: skip
     """Numbers 0, step, 2 · step, ... of a run: the first `count` lanes of a vector, anything being in the others.
 
     `load(q, count)` reads a vector of the run, or its first `count` lanes. Nothing is read beyond the last of the
-    numbers: the last vector begins early, or is masked if it cannot or if `count` is not known.
+    numbers: the last vector begins early, or is masked if it cannot or if `count` is not known. Where there are no
+    masks, `load_few(q, lanes)` reads a shorter vector instead.
     """
-    span = b.add(b.mul(b.sub(count, 1), step), 1)
+    span, size = b.add(b.mul(b.sub(count, 1), step), 1), lanes
     if not isinstance(span, int):
         starts = list(range(0, lanes * step, lanes))
         parts = [load(start, index(b.minimum(b.maximum(b.sub(span, start), 0), lanes))) for start in starts]
+    elif span < lanes and load_few is not None:
+        size = largest_power(span)
+        starts = [0, span - size]
+        parts = [load_few(start, size) for start in starts]
     elif span < lanes:
         starts, parts = [0], [load(0, index(span))]
     else:
@@ -77,9 +83,14 @@ def load_every(
     wanted = []
     for lane in range(lanes):
         known = not isinstance(count, int) or lane < count
-        part = next((n for n, start in enumerate(starts) if known and lane * step < start + lanes), 0)
-        wanted.append(part * lanes + lane * step - starts[part] if known else wanted[0])
+        part = next((n for n, start in enumerate(starts) if known and lane * step < start + size), 0)
+        wanted.append(part * size + lane * step - starts[part] if known else wanted[0])
     return pick(b, parts, wanted)
+
+
+def largest_power(n: int) -> int:
+    """Of two, up to n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def _emit_groups(
@@ -154,8 +165,8 @@ def dealt_order(lanes: int) -> list[int]:
 
 
 def pick(b: Builder, parts: list[Value], wanted: Sequence[int]) -> Value:
-    """The vector whose lane l is lane wanted[l] of all parts laid end to end."""
-    lanes = len(wanted)
+    """The vector whose lane l is lane wanted[l] of all parts laid end to end, of which two may be shorter than it."""
+    lanes = lanes_of(parts[0])
     result: Value | None = None
     used = [number for number in range(len(parts)) if any(want // lanes == number for want in wanted)]
     if len(used) == 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from convgrad.codegen.copies.copying import MOST_SKIPPED, Copy, Dim
+from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.interleave import emit_deinterleave, load_every
 from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.turned_windows import TurnedWindows
@@ -13,6 +13,7 @@ from convgrad.codegen.copies.words import PAIR
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, vector_of
 from convgrad.codegen.isa.base import first_lanes
+from convgrad.plan.costs import MOST_SKIPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,8 +118,8 @@ class TurnedSquares(Squares):
         return copy.isa.load_transposed(b, copy.compute, src, step)
 
     def _turn_or_move(self, b: Builder, square: Square, full: bool | None) -> None:
-        """Without masks, a part of a square goes number by number."""
-        copy = self.copy
+        """Without masks, a part of a square that is not known goes number by number."""
+        copy, lanes = self.copy, self.lanes
 
         def move_row(i: Index, _: object) -> None:
             src, dst = copy.src_at(b, square.src, b.mul(i, square.src_step)), copy.dst_at(b, square.dst, i)
@@ -137,10 +137,24 @@ class TurnedSquares(Squares):
         def turn() -> None:
             self._store_whole(b, square, self._whole(b, square), None)
 
-        if full is False:
+        def turn_few() -> None:
+            self._turn_part(b, replace(square, **{other: lanes} if other else {}), None)
+
+        other = self._other_side(square)
+        if full is False and self._turns_few(square):
+            if other:
+                b.either(b.compare("eq", getattr(square, other), lanes), turn_few, move_all)
+            else:
+                turn_few()
+        elif full is False:
             move_all()
         else:
             b.either(self._is_whole(b, square), turn, move_all)
+
+    def _turns_few(self, square: Square) -> bool:
+        """Whether known numbers of rows and columns, at least half of a vector, are turned without masks."""
+        known = [n for n in (square.rows, square.columns) if isinstance(n, int)]
+        return not self.copy.accumulate and self.copy.pieces is None and all(2 * n >= self.lanes > 2 for n in known)
 
     def _is_whole(self, b: Builder, square: Square) -> Value:
         return b.compare("eq", b.add(square.rows, square.columns), 2 * self.lanes)
@@ -216,7 +230,11 @@ class TurnedSquares(Squares):
             return
         assert isinstance(columns, int)
         for j, value in enumerate(values[:columns]):
-            self.copy.store(b, value, self.copy.dst_at(b, square.dst, b.mul(j, square.dst_step)), rows)
+            line = self.copy.dst_at(b, square.dst, b.mul(j, square.dst_step))
+            if isinstance(square.rows, int) and not self.copy.isa.masks:
+                self.copy.store_few(b, value, line, square.rows)
+            else:
+                self.copy.store(b, value, line, rows)
 
     def _store_from_room(
         self, b: Builder, square: Square, values: list[Value], rows: Value | None, columns: Index, room: Value | None,
