@@ -98,15 +98,16 @@ def test_a_task_across_groups_packs_whole_positions_of_images_that_hold_channels
 
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 def test_many_channels_are_packed_side_by_side_in_either_layout(unknown):
-    """A tile that reads a line of its own for every channel waits for it; a strided image is packed as it lies."""
+    """A tile that reads a line of its own for every channel waits for it; columns far apart are packed as they lie."""
     for nxc in (False, True):
         plan = choose(TABLE[f"dense, {unknown.value}, {'NXC' if nxc else 'NCX'}"], machine_for("avx512"))
         assert plan.pixel_major
         assert plan.slab_strides[1] == 1
     few = choose(TABLE["stem, y, NCX"], machine_for("avx512"))
     assert not few.pixel_major, "three channels do not fill a vector"
-    apart = problem_of(Unknown.Y, channels=(256, 256), image=28, windows=14, taps=1, stride=2)
-    assert not choose(apart, machine_for("avx512")).pixel_major
+    for stride, turned in ((2, True), (4, True), (5, False)):
+        apart = problem_of(Unknown.Y, channels=(256, 256), image=14 * stride, windows=14, taps=1, stride=stride)
+        assert choose(apart, machine_for("avx512")).pixel_major == turned
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])

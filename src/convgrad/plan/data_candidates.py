@@ -9,7 +9,19 @@ from typing import Any, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
-from convgrad.plan.costs import LINE, LONG, MOST_SKIPPED, MOST_SPREAD, MOVE, SCALAR, SHORT, TURN, TURN_BACK, TURN_NARROW, TURN_PLANES
+from convgrad.plan.costs import (
+    LINE,
+    LONG,
+    MOST_SKIPPED,
+    MOST_SPREAD,
+    MOVE,
+    SCALAR,
+    SHORT,
+    TURN,
+    TURN_BACK,
+    TURN_NARROW,
+    TURN_PLANES,
+)
 from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
 from convgrad.plan.few_channels.choose_folded import folded_candidates
 from convgrad.plan.few_channels.patch_data import patch_data_candidates
