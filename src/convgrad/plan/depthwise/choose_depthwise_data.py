@@ -26,6 +26,7 @@ MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all 
 MOST_WRITTEN = 2100
 MOST_BODIES = 4
 MOST_STREAMS = 13  # rows of the input that strides keep apart, side by side: a core follows no more of them
+FAR_PLANES = 4 * 1024 * 1024  # bytes of the input, from which on rows of several planes count, of two rows at least
 LOAD = 0.7  # cycles for a vector of the input, or of weights
 ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
 APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold, for each column of the tile but one
@@ -83,12 +84,15 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     phases, others = (len(axis.phases) for axis in axes[-2:])
     taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
     outer = prod(len(axis.phases) for axis in axes[:-2])
+    far = plain.problem.bytes_of(plain.problem.given) > FAR_PLANES
+    planes = prod(axis.taps for axis in axes[:-2]) if far else 1
+    most_streams = max(MOST_STREAMS, planes * (axes[-2].taps + (axes[-2].in_step if planes > 1 else 0)))
     few = 1 if plain.past_caches else FEW_ROWS
     most_bodies = MOST_PAIRED_BODIES if isinstance(plain, DotDepthwisePlan) else MOST_BODIES
     for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
         if rows > few and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
             break
-        if axes[-2].in_step > 1 and axes[-2].in_step * (rows - 1) + axes[-2].taps > max(MOST_STREAMS, axes[-2].taps):
+        if axes[-2].in_step > 1 and planes * (axes[-2].in_step * (rows - 1) + axes[-2].taps) > most_streams:
             break
         most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others * many)
         alone = rows == many == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
