@@ -40,6 +40,7 @@ LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and
 MOST_PAIRED_BODIES = 5
 STORE = 1.0  # to begin and to store a sum
 COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
+SHORT_COLLIDE = 2.4  # more, of vectors shorter than lines: times the square of such lines, by how many have room
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
 NEAR_BLOCKS = 8  # of groups, that should stay together
@@ -118,7 +119,7 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     at_a_tap = pairs * max(plan.row_products / FMA_PER_CYCLE, loads)
     at_a_tap += FETCH * len(plan.row_steps) * read + _widening(plan, read, registers)
     visits = prod(axis.visits(1) for axis in outer)
-    each = TILE_OVERHEAD + (STORE + COLLIDE * _collide(plan)) * plan.sums
+    each = TILE_OVERHEAD + STORE * plan.sums + _colliding(plan)
     sums = prod(axis.count for axis in outer) * each
     return plan.lane_blocks * plan.tiles * (visits * at_a_tap + sums) + _far(plan)
 
@@ -146,11 +147,15 @@ def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
     return len(plan.row_steps) * (WIDEN * read + SPILL * spilled)
 
 
-def _collide(plan: DepthwiseDataPlan) -> bool:
-    """Whether lines of a tile push each other out of L1, since positions a power of two apart share its sets."""
+def _colliding(plan: DepthwiseDataPlan) -> float:
+    """Cycles of a tile whose lines push each other out of L1, since positions a power of two apart share its sets."""
     p = plan.problem
-    step = SIZES[p.dtype] * plan.result_strides[0][-1][0]
-    return plan.sums + len(plan.row_steps) * len(plan.column_steps()) > lines_of_l1(step)
+    room = lines_of_l1(SIZES[p.dtype] * plan.result_strides[0][-1][0])
+    lines = plan.sums + len(plan.row_steps) * len(plan.column_steps())
+    if lines <= room:
+        return 0.0
+    more = 0.0 if plan.fills_lines else SHORT_COLLIDE * (lines - room) ** 2 / room
+    return COLLIDE * plan.sums + more
 
 
 def _shared(plan: Depthwise) -> Depthwise:
