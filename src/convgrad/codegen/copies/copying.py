@@ -239,7 +239,11 @@ class Copy:
             every = self.isa.splat(b, one, lanes)
             whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
             b.loop(0, whole, lambda i, _: self.store(b, every, self.dst_at(b, dst, i)), step=lanes, name="fill")
-            b.loop(whole, dim.extent, lambda i, _: self.store(b, one, self.dst_at(b, dst, i)), name="fill")
+            rest = b.sub(dim.extent, whole)
+            if isinstance(rest, int) and rest > 1 and self.pieces is None:
+                self.store_few(b, every, self.dst_at(b, dst, whole), rest)
+            elif rest != 0:
+                b.loop(whole, dim.extent, lambda i, _: self.store(b, one, self.dst_at(b, dst, i)), name="fill")
 
     def _vectors(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
         lanes = self.isa.lanes(self.compute)
@@ -275,7 +279,14 @@ class Copy:
         if isinstance(dim.extent, int) and dim.extent >= lanes and not self.accumulate:
             vector(dim.extent - lanes)  # some numbers twice cost less than a mask
             return
-        if not self.isa.masks:
+        if not self.isa.masks and isinstance(rest, int) and not self.accumulate and self.pieces is None:
+            few = largest_power(rest)
+            for start in dict.fromkeys((0, rest - few)):
+                place = b.add(whole, start)
+                self.store(
+                    b, self.isa.load(b, self.src_dtype, self.src_at(b, src, place), few), self.dst_at(b, dst, place)
+                )
+        elif not self.isa.masks:
             b.loop(whole, dim.extent, lambda i, _: self.scalar(b, self.src_at(b, src, i), self.dst_at(b, dst, i)))
         elif isinstance(rest, int):
             vector(whole, index(rest))
