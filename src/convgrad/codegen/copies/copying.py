@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeGuard
 
+from convgrad.codegen.copies.contiguous import LEAST_RUN, ContiguousRuns
 from convgrad.codegen.copies.interleave import MOST_PLANES, largest_power, load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.rounded_squares import RoundedSquares
@@ -25,8 +26,6 @@ from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
 from convgrad.codegen.outputs.results import store_exactly, store_ordinary
 from convgrad.codegen.outputs.runs import Run, rounds_together
 from convgrad.plan.costs import MOST_SKIPPED
-
-LEAST_RUN = 4  # numbers of a run for which that is worth while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +53,10 @@ class Copy:
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == 1), None) or nearly_contiguous(dims, along_dst)
         if along_dst is not None and along_dst is along_src:
-            inner, body = [along_dst], self._vectors if along_dst.src == 1 else self._every
+            runs = ContiguousRuns(self)
+            inner, body = [along_dst], runs.vectors if along_dst.src == 1 else runs.every
         elif along_dst is not None and along_dst.src == 0 and not self.accumulate:
-            inner, body = [along_dst], self._fill
+            inner, body = [along_dst], ContiguousRuns(self).fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], self._squares(along_dst, along_src).emit
             if along_src.src == 1 and few(along_dst.extent) and along_src.dst == along_dst.extent:
@@ -230,111 +230,6 @@ class Copy:
         for start in dict.fromkeys((0, count - few)):
             part = shuffle(b, value, value, list(range(start, start + few)))
             self.store(b, part, self.dst_at(b, dst, start))
-
-    def _fill(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
-        """One number, many times; not even read where there is nothing to fill."""
-        lanes = self.isa.lanes(self.compute)
-        with b.when(b.compare("sgt", dim.extent, 0)):
-            one = self.isa.load(b, self.src_dtype, src)
-            every = self.isa.splat(b, one, lanes)
-            whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
-            b.loop(0, whole, lambda i, _: self.store(b, every, self.dst_at(b, dst, i)), step=lanes, name="fill")
-            rest = b.sub(dim.extent, whole)
-            if isinstance(rest, int) and rest > 1 and self.pieces is None:
-                self.store_few(b, every, self.dst_at(b, dst, whole), rest)
-            elif rest != 0:
-                b.loop(whole, dim.extent, lambda i, _: self.store(b, one, self.dst_at(b, dst, i)), name="fill")
-
-    def _vectors(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
-        lanes = self.isa.lanes(self.compute)
-        whole = b.mul(b.floor_div(dim.extent, lanes), lanes)
-
-        def vector(i: Index, count: Value | None = None) -> None:
-            value = self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes, count)
-            self.store(b, value, self.dst_at(b, dst, i), count)
-
-        def streamed(i: Index, _: object) -> None:
-            self.isa.stream(b, self.isa.load(b, self.src_dtype, self.src_at(b, src, i), lanes), self.dst_at(b, dst, i))
-
-        def two(i: Index, _: object) -> None:
-            places = (b.add(i, n * lanes) for n in range(2))
-            values = [self.isa.load(b, self.src_dtype, self.src_at(b, src, place), lanes) for place in places]
-            self.store_runs(b, [Run(values, self.dst_at(b, dst, i))])
-
-        def all_whole() -> None:
-            pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes) if self.stores_together else 0
-            b.loop(0, pairs, two, step=2 * lanes, name="vectors")
-            b.loop(pairs, whole, lambda i, _: vector(i), step=lanes, name="vector")
-
-        def all_streamed() -> None:
-            b.loop(0, whole, streamed, step=lanes, name="stream")
-
-        if self.streams:
-            b.either(self.isa.is_aligned(b, dst), all_streamed, all_whole)
-        else:
-            all_whole()
-        rest = b.sub(dim.extent, whole)
-        if rest == 0:
-            return
-        if isinstance(dim.extent, int) and dim.extent >= lanes and not self.accumulate:
-            vector(dim.extent - lanes)  # some numbers twice cost less than a mask
-            return
-        if not self.isa.masks and isinstance(rest, int) and not self.accumulate and self.pieces is None:
-            few = largest_power(rest)
-            for start in dict.fromkeys((0, rest - few)):
-                place = b.add(whole, start)
-                self.store(
-                    b, self.isa.load(b, self.src_dtype, self.src_at(b, src, place), few), self.dst_at(b, dst, place)
-                )
-        elif not self.isa.masks:
-            b.loop(whole, dim.extent, lambda i, _: self.scalar(b, self.src_at(b, src, i), self.dst_at(b, dst, i)))
-        elif isinstance(rest, int):
-            vector(whole, index(rest))
-        else:
-            with b.when(b.compare("sgt", rest, 0)):
-                vector(whole, rest)
-
-    def _every(self, b: Builder, src: Value, dst: Value, dim: Dim) -> None:
-        """Like `_vectors`, from every second, third or fourth number."""
-        lanes, extent = self.isa.lanes(self.compute), dim.extent
-        whole = b.mul(b.floor_div(extent, lanes), lanes)
-
-        def vector(i: Index, lanes: int = lanes, count: Index | None = None) -> None:
-            value = self.load_row(b, self.src_at(b, src, b.mul(i, dim.src)), dim.src, lanes, count)
-            self.store(b, value, self.dst_at(b, dst, i), None if count is None else index(count))
-
-        def one(i: Index, _: object) -> None:
-            self.scalar(b, self.src_at(b, src, b.mul(i, dim.src)), self.dst_at(b, dst, i))
-
-        def last() -> None:
-            vector(b.sub(extent, lanes))
-
-        def few() -> None:
-            b.loop(whole, extent, one, name="rest")
-
-        b.loop(0, whole, lambda i, _: vector(i), step=lanes, name="every")
-        rest = b.sub(extent, whole)
-        if rest == 0:
-            return
-        if isinstance(extent, int) and extent >= lanes and not self.accumulate:
-            last()
-        elif self.isa.masks and isinstance(rest, int):
-            vector(whole, count=rest)
-        elif self.isa.masks:
-            with b.when(b.compare("sgt", rest, 0)):
-                vector(whole, count=rest)
-        elif isinstance(extent, int) and isinstance(whole, int):
-            part = lanes // 2
-            while part >= LEAST_RUN:
-                if extent - whole >= part:
-                    vector(whole, part)
-                    whole += part
-                part //= 2
-            few()
-        elif self.accumulate:
-            few()
-        else:
-            b.either(b.compare("sge", extent, lanes), last, few)
 
 
 def nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:

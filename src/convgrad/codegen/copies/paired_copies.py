@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from convgrad.codegen.copies.contiguous import ContiguousRuns
 from convgrad.codegen.copies.copying import Copy, few
 from convgrad.codegen.copies.interleave import load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
@@ -83,7 +84,7 @@ class PairedCopy(Copy):
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
-            inner, body = [along_dst], self._rows if self._in_rows else self._every
+            inner, body = [along_dst], self._rows if self._in_rows else ContiguousRuns(self).every
             beside = self._beside(dims, along_dst)
             if beside is not None:
                 inner, body = [along_dst, beside], self._several
@@ -92,11 +93,11 @@ class PairedCopy(Copy):
             if along_dst.src == step * along_src.extent:
                 body = InterleavedCopy(self).deinterleave_axes
             elif step < along_dst.src <= MOST_APART:
-                inner, body = [along_dst], self._every
+                inner, body = [along_dst], ContiguousRuns(self).every
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], self._squares_of(along_dst, along_src).emit
         elif along_dst is not None and step < along_dst.src <= MOST_APART:
-            inner, body = [along_dst], self._every
+            inner, body = [along_dst], ContiguousRuns(self).every
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
 
@@ -172,7 +173,9 @@ class PairedCopy(Copy):
             self.store(b, words, self.dst_at(b, dst, b.mul(i, run.extent)))
 
         def one(i: Index, _: object) -> None:
-            self._every(b, self.src_at(b, src, b.mul(i, beside.src)), self.dst_at(b, dst, b.mul(i, run.extent)), run)
+            ContiguousRuns(self).every(
+                b, self.src_at(b, src, b.mul(i, beside.src)), self.dst_at(b, dst, b.mul(i, run.extent)), run
+            )
 
         b.loop(0, whole, vector, step=many, name="runs")
         b.loop(whole, beside.extent, one, name="run")
