@@ -10,6 +10,7 @@ from random_cases import TILES, Case
 
 import convgrad.codegen.by_matrix.matrix_data as matrix_data
 import convgrad.codegen.by_matrix.matrix_weights as matrix_weights
+import convgrad.codegen.copies.contiguous as contiguous
 import convgrad.codegen.copies.copying as copying
 import convgrad.codegen.copies.input_slab as input_slab
 import convgrad.codegen.copies.panels as panels
@@ -34,7 +35,7 @@ from convgrad.codegen.loops.tap_sums import TapSums
 
 
 def _dropped_tail(plain, self, b, src, dst, dim):
-    lanes = self.isa.lanes(self.compute)
+    lanes = self.copy.isa.lanes(self.copy.compute)
     plain(self, b, src, dst, replace(dim, extent=b.mul(b.floor_div(dim.extent, lanes), lanes)))
 
 
@@ -169,7 +170,9 @@ KERNEL_DEFECTS = {
     "wrong border of weights": Mutant(
         "the last window is left out", wrap(weights.SumsStage, "bounds", _ends_early), like=_solves_weights
     ),
-    "dropped tail": Mutant("copies end with their last whole vector", wrap(copying.Copy, "_vectors", _dropped_tail)),
+    "dropped tail": Mutant(
+        "copies end with their last whole vector", wrap(contiguous.ContiguousRuns, "vectors", _dropped_tail)
+    ),
     "lane mask too long": Mutant("masks hold in one lane more", wrap(isa, "first_lanes", _other_mask(1))),
     "lane mask too short": Mutant("masks hold in one lane less", wrap(isa, "first_lanes", _other_mask(-1))),
     "swapped lanes": Mutant("a transposition exchanges two vectors", wrap(isa.Isa, "load_transposed", _swapped_rows)),

@@ -15,6 +15,7 @@ from codegen.random_problems import check
 from codegen.test_kernels import SUMMED
 from convgrad.codegen import stages
 from convgrad.codegen.copies import input_slab, interleave, packing, panels
+from convgrad.codegen.copies.contiguous import ContiguousRuns
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.few_channels import run_weights
 from convgrad.codegen.general import data, flat, weights
@@ -90,7 +91,7 @@ def store_without_count(plain, self, b, dtype, value, address, count=None):
 
 
 def vectors_without_tail(plain, self, b, src, dst, dim):
-    lanes = self.isa.lanes(self.compute)
+    lanes = self.copy.isa.lanes(self.copy.compute)
     return plain(self, b, src, dst, replace(dim, extent=b.mul(b.floor_div(dim.extent, lanes), lanes)))
 
 
@@ -320,7 +321,7 @@ MUTANTS = {
         Isa, "store", store_without_count, NAMED["pads beyond the kernel"], MASKED
     ),
     "the tail of a copy is forgotten": Mutant(
-        Copy, "_vectors", vectors_without_tail, NAMED["weights, several chunks and blocks"]
+        ContiguousRuns, "vectors", vectors_without_tail, NAMED["weights, several chunks and blocks"]
     ),
     "all blocks of lanes pack the weights of the first": Mutant(
         data.DataStages, "_pack", panel_of_the_first_lanes, NAMED["tasks pack their own weights"]
