@@ -191,6 +191,29 @@ def test_depthwise_tiles_hold_several_outputs():
     assert far.tile[-1] == 1
 
 
+def test_depthwise_tiles_of_strided_volumes_follow_no_more_rows_than_a_core_can():
+    """Of every plane that a tile meets; volumes that L2 holds have no need to."""
+    sizes = {"channels": (1, 1), "groups": 64, "stride": (1, 2, 2), "low": (1, 1, 1), "layout": "NXC"}
+
+    def rows(planes, extent):
+        problem = exact_problem(
+            Unknown.Y, (planes, extent, extent), (planes, extent // 2, extent // 2), (3,) * 3, **sizes
+        )
+        return choose(problem, machine_for("avx2")).tile[-2]
+
+    assert rows(8, 112) == 2
+    assert rows(4, 56) > 2
+
+
+@pytest.mark.parametrize(("groups", "most"), [(1024, 4), (512, 4), (960, 14)])
+def test_depthwise_tiles_of_short_vectors_are_small_where_lines_share_places(groups, most):
+    sizes = {"channels": (1, 1), "groups": groups, "image": 14, "windows": 14, "taps": 3, "low": 1, "batch": 4}
+    for unknown in (Unknown.X, Unknown.Y):
+        outputs = prod(choose(problem_of(unknown, **sizes, nxc=True), machine_for("avx2")).tile)
+        assert outputs <= most
+        assert outputs > 4 or groups != 960
+
+
 def test_one_vector_of_channels_made_of_strided_rows_is_not_along_outputs():
     """Whose rows would be taken apart first."""
     layer = {"channels": (16, 16), "groups": 4, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}

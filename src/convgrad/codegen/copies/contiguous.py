@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from convgrad.codegen.copies.interleave import largest_power
+from convgrad.codegen.copies.interleave import overlapping
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -75,12 +75,10 @@ class ContiguousRuns:
             vector(dim.extent - lanes)  # some numbers twice cost less than a mask
             return
         if not copy.isa.masks and isinstance(rest, int) and not copy.accumulate and copy.pieces is None:
-            few = largest_power(rest)
-            for start in dict.fromkeys((0, rest - few)):
-                place = b.add(whole, start)
-                copy.store(
-                    b, copy.isa.load(b, copy.src_dtype, copy.src_at(b, src, place), few), copy.dst_at(b, dst, place)
-                )
+            few, starts = overlapping(rest)
+            for place in (b.add(whole, start) for start in starts):
+                value = copy.isa.load(b, copy.src_dtype, copy.src_at(b, src, place), few)
+                copy.store(b, value, copy.dst_at(b, dst, place))
         elif not copy.isa.masks:
             b.loop(whole, dim.extent, lambda i, _: copy.scalar(b, copy.src_at(b, src, i), copy.dst_at(b, dst, i)))
         elif isinstance(rest, int):

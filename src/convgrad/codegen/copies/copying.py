@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import TypeGuard
 
 from convgrad.codegen.copies.contiguous import LEAST_RUN, ContiguousRuns
-from convgrad.codegen.copies.interleave import MOST_PLANES, largest_power, load_every
+from convgrad.codegen.copies.interleave import MOST_PLANES, load_every, overlapping
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.rounded_squares import RoundedSquares
 from convgrad.codegen.copies.splitting import Pieces
@@ -226,8 +226,8 @@ class Copy:
 
     def store_few(self, b: Builder, value: Value, dst: Value, count: int) -> None:
         """The first `count` lanes of a vector, without a mask: some of them twice."""
-        few = largest_power(count)
-        for start in dict.fromkeys((0, count - few)):
+        few, starts = overlapping(count)
+        for start in starts:
             part = shuffle(b, value, value, list(range(start, start + few)))
             self.store(b, part, self.dst_at(b, dst, start))
 

@@ -72,8 +72,7 @@ def load_every(
         starts = list(range(0, lanes * step, lanes))
         parts = [load(start, index(b.minimum(b.maximum(b.sub(span, start), 0), lanes))) for start in starts]
     elif span < lanes and load_few is not None:
-        size = largest_power(span)
-        starts = [0, span - size]
+        size, starts = overlapping(span)
         parts = [load_few(start, size) for start in starts]
     elif span < lanes:
         starts, parts = [0], [load(0, index(span))]
@@ -88,9 +87,10 @@ def load_every(
     return pick(b, parts, wanted)
 
 
-def largest_power(n: int) -> int:
-    """Of two, up to n."""
-    return 1 << (n.bit_length() - 1)
+def overlapping(count: int) -> tuple[int, list[int]]:
+    """The largest power of two up to `count`, and where runs of so many numbers begin that cover `count` of them."""
+    size = 1 << (count.bit_length() - 1)
+    return size, [0, count - size] if size < count else [0]
 
 
 def _emit_groups(
