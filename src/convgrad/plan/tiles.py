@@ -45,11 +45,10 @@ def step_cycles(
     """Of a tile with vectors along channels, for a step of its sum; B comes from L2, or from L1.
 
     Where sums leave no register for the last vector of B, every row after the first one loads it again. `short`,
-    vectors are less than lines, of which processors load two in a cycle.
+    vectors are less than lines, of which processors load two in a cycle, and which are far.
     """
     if short:
-        late = 0.0 if near else SHORT_FAR * vectors
-        return max(rows * vectors / FMA_PER_CYCLE, SHORT * (rows + vectors), SHORT_LATENCY) + late
+        return max(rows * vectors / FMA_PER_CYCLE, SHORT * (rows + vectors), SHORT_LATENCY) + SHORT_FAR * vectors
     loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
     again = (rows - 1) / LOADS_PER_CYCLE if crowded else 0.0
     return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors + again, LATENCY) + late * vectors

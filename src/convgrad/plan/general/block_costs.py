@@ -172,13 +172,15 @@ def in_planes(plan: DataPlan, *, given: bool = True) -> bool:
 
 
 def _saved(plan: DataPlan) -> float:
-    """Of the cycles of the arithmetic, where the weights that tiles share, of one phase, stay in L1."""
+    """Of the cycles of the arithmetic, where the weights that tiles share, of one phase, stay in L1.
+
+    As of vectors as long as lines: of shorter ones as much was measured.
+    """
     shared = plan.packed_bytes * plan.panel / prod(len(axis.phases) for axis in plan.axes)
     if plan.pixels or plan.spread or plan.hides_weights or shared > SHARED_BYTES:
         return 0.0
     rows, vectors = prod(plan.tile), plan.width // plan.lanes
-    short = not plan.fills_lines
-    near, far = step_cycles(rows, vectors, near=True, short=short), step_inside(rows, vectors, short=short)
+    near, far = step_cycles(rows, vectors, near=True), step_inside(rows, vectors)
     return 1 - near / far if far > INSIDE * near else 0.0  # else the tile hides where they come from
 
 
