@@ -58,6 +58,19 @@ def test_sums_become_weights(kind):
         check_plan(problem, replace(plan_of(problem), block=block, chunks=chunks), MACHINE, low=True)
 
 
+def test_rows_that_become_weights_together_end_with_those_that_are_summed_together():
+    """Two tiles of rows at a time of three: squares of as many rows as the share has halves would reach beyond both."""
+    problem = problem_of(W, (5, 9), (5, 9), (1, 7), channels=(192, 33), low=(0, 3), bias_gradient="y")
+    problem = replace(problem, dtype="bf16", out_dtype="bf16")
+    for kind in (GatheredWeightsPlan, MatrixWeightsPlan):
+        plan = next(plan for plan in variants(problem, MACHINE) if type(plan) is kind)
+        plan = replace(plan, row_shares=2, lane_shares=1, chunks=1)
+        assert plan.by_rows and not plan.taps_inside
+        assert plan.share_rows % plan.rows_at_once > 0
+        for low in (False, True):
+            check_plan(problem, plan, MACHINE, low=low)
+
+
 def test_random_problems():
     found = 0
     for seed in range(300, 420):
@@ -134,9 +147,10 @@ def test_rows_move_in_as_few_vectors_as_hold_them(windows, vectors):
     [
         (problem_of(W, (8, 8), (4, 4), (4, 4), channels=(512, 512), stride=2, low=1, batch=8), True),
         (problem_of(W, (33, 33), (33, 33), (3, 3), channels=(256, 256), dilation=12, low=12), True),
-        (problem_of(W, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), False),
+        (problem_of(W, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), True),
+        (problem_of(W, (64, 64), (64, 64), (1, 1), channels=(64, 64)), False),
     ],
-    ids=["small images", "taps far apart", "large images"],
+    ids=["small images", "taps far apart", "large images", "one tap"],
 )
-def test_what_lies_between_windows_decides(problem, gathers):
+def test_taps_that_move_rows_by_other_than_lines_are_gathered(problem, gathers):
     assert isinstance(choose(replace(problem, dtype="bf16", out_dtype="bf16"), MACHINE), GatheredWeightsPlan) == gathers

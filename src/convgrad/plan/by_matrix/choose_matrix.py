@@ -16,10 +16,10 @@ from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import (
     LOAD_ROWS,
     TILE_OVERHEAD,
-    TILE_ROW,
     UNALIGNED_ROWS,
     VERDICT,
     best_window_blocks,
+    step_cycles,
 )
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.by_matrix.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
@@ -121,7 +121,7 @@ def best_matrix_tile(
                 visits *= inner.tiles(tile[-1]) if run else inner.visits(tile[-1])
                 row_tiles = prod(tile) // rows
                 loads = a_loads * a_rows * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
-                step = max(len(products) * TILE_ROW * row_tiles * lane_tiles * rows, loads)
+                step = step_cycles(len(products) * row_tiles * lane_tiles, loads)
                 cycles = blocks * (visits * deep * step + tiles * TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:
                     best = MatrixTileShape(tile, rows, lane_tiles * COLUMNS, cycles)

@@ -21,12 +21,14 @@ from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import roomy
 from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
 from convgrad.plan.tiles import dot_cycles
+from convgrad.plan.units import loads_of
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
 
 Plan = TypeVar("Plan", bound=MatrixWeightsPlan)
 
-TILE_ROW = 1.4  # cycles for a row of A in a product of tiles: loops of one and of six products took 1.3 and 1.5
+PRODUCT = 19.0  # cycles of a product of two tiles, however few rows A has: those of B take as long
+OVERLAP = 0.1  # of loads that products hide, or of products that loads hide
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
@@ -34,7 +36,7 @@ LOOK = 2000.0  # to look at what was noted, without others
 PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
-UNALIGNED_ROWS = 2  # rows that one across cache lines counts for
+UNALIGNED_ROWS = 7  # rows that one across cache lines counts for
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
 ZERO_BYTES = 32.0  # per cycle
 PACKED_AGAIN = 2.0  # what packing counts among blocks and shares of one plan: it leaves caches and threads to wait
@@ -135,12 +137,33 @@ def _products(plan: MatrixWeightsPlan) -> float:
     row_tiles, lane_tiles = plan.row_tiles, plan.width // COLUMNS
     gathered = isinstance(plan, GatheredWeightsPlan)
     rows = row_tiles * plan.rows
-    loads = ((1 if gathered else UNALIGNED_ROWS) * rows + lane_tiles * ROWS) / LOAD_ROWS
-    step = len(plan.products) * max(TILE_ROW * rows * lane_tiles, loads)
+    a_loads, b_loads = loads_of(plan.products)
+    a_rows = 1.0 if gathered else 1 + (UNALIGNED_ROWS - 1) * _unaligned(plan)
+    loads = (a_loads * a_rows * rows + b_loads * lane_tiles * ROWS) / LOAD_ROWS
+    step = step_cycles(len(plan.products) * row_tiles * lane_tiles, loads)
     steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
     sums = TILE_OVERHEAD + SUM_ROWS * rows * lane_tiles
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
     return prod(plan.block_grid) * tiles * (steps * step + sums)
+
+
+def _unaligned(plan: MatrixWeightsPlan) -> float:
+    """The share of taps that move rows of A by other than whole ones."""
+    outer = len(plan.outer)
+    aligned = 1.0
+    for n, axis in enumerate(plan.axes):
+        if n < outer:
+            places = [r * axis.dilation * plan.row_slab[0][n] for r in range(axis.taps)]
+        else:
+            places = [plan.tap_place(n, r) for r in range(axis.taps)]
+        aligned *= sum(1 for place in places if place % DEPTH == 0) / max(1, axis.taps)
+    return 1 - aligned
+
+
+def step_cycles(products: int, loads: float) -> float:
+    """So many products of tiles, and cycles of the loads between them."""
+    alone = PRODUCT * products
+    return max(alone, loads) + OVERLAP * min(alone, loads)
 
 
 def _dot_products(plan: DotWeightsPlan) -> float:

@@ -180,7 +180,8 @@ class WeightsPlan(WeightsSlabs):
         """Row channels of one task of the second stage; always as many, if that makes whole squares of bf16."""
         if self.taps_inside:
             return self.rows_at_once
-        most = min(self.sum_rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
+        rows = self.rows_at_once if self.by_rows else self.sum_rows
+        most = min(rows, max(1, FINISH_NUMBERS // (self.taps * self.width)))
         alike = (n for n in range(most, most // 2, -1) if self._divides(n))
         return next(alike, most) if self.ordinary_sums else most
 
@@ -190,7 +191,12 @@ class WeightsPlan(WeightsSlabs):
         return (self.ordinary_sums or self.taps_inside) and self._divides(self.finish_rows)
 
     def _divides(self, rows: int) -> bool:
-        return self.row_count % rows == 0 and (not self.own_sums or self.share_rows % rows == 0)
+        parts = [self.row_count]  # each of which may be followed by other rows
+        if self.own_sums:
+            parts.append(self.share_rows)
+        if self.by_rows:
+            parts.append(self.rows_at_once)
+        return all(part % rows == 0 for part in parts)
 
     @property
     def staged_bytes(self) -> int:
@@ -251,6 +257,7 @@ class WeightsPlan(WeightsSlabs):
         assert not self.direct or self.tile_taps in (1, self.axes[-1].taps)
         assert not self.direct or self.block[-1] >= self.axes[-1].windows
         assert not self.spread or (self.rows_shift and self.lane_groups * self.lane_count <= self.width)
+        assert not (self.by_rows and self.finishes_evenly) or self.rows_at_once % self.finish_rows == 0
 
     @property
     def _in_place(self) -> str:
