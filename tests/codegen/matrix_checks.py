@@ -10,8 +10,11 @@ from codegen.buffers import StridedArray
 from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import run_here
 from codegen.random_problems import altered, check_plan, solve
+from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.matrix import UNITS, EmulatedTileUnit
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
+from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
@@ -24,8 +27,9 @@ BF16 = ml_dtypes.bfloat16
 
 
 def variant_of(problem, isa=ISA):
-    """Which variant of a problem's plans is on tiles."""
-    return [isinstance(plan, PLANS) for plan in variants(problem, machine_for(isa))].index(True)
+    """Which variant of a problem's plans is on tiles, of rows of the image where it has rows of outputs."""
+    plans = variants(problem, machine_for(isa))
+    return [isinstance(plan, PLANS) and not isinstance(plan, AcrossRowsPlan) for plan in plans].index(True)
 
 
 def plan_of(problem, isa=ISA):
@@ -141,6 +145,21 @@ def asked(plan):
 
 def data(problem, rng, make):
     return {n: make(rng, s).astype(np.float32) for n, s in problem.shapes.items() if n != problem.unknown.value}
+
+
+def products_of(plan, monkeypatch):
+    """How many products of tiles a kernel makes."""
+    count = np.zeros(1, np.int64)
+
+    class Counting(EmulatedTileUnit):
+        def multiply_add(self, b, c, a, x):
+            place = Value("ptr", f"inttoptr (i64 {count.ctypes.data} to ptr)")
+            b.store(b.add(b.load("i64", place, 8), 1), place, 8)
+            super().multiply_add(b, c, a, x)
+
+    monkeypatch.setitem(UNITS, ISA, Counting)
+    run(plan, data(plan.problem, np.random.default_rng(0), lambda rng, s: rng.standard_normal(s)))
+    return int(count[0])
 
 
 def check_blocks(plan, alterations):

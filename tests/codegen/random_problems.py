@@ -10,6 +10,7 @@ from codegen.buffers import StridedArray
 from codegen.emitted import run_here
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
+from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan, GatheredDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
@@ -159,6 +160,8 @@ def _altered_data(plan, rng):
         most = [-(-axis.count // tile) for axis, tile in zip(plan.axes, plan.tile, strict=True)]
         changes["block"] = tuple(int(rng.integers(1, m + 1)) * t for m, t in zip(most, plan.tile, strict=True))
         changes["writes_in_place"] = False
+        if isinstance(plan, AcrossRowsPlan):
+            changes["block"] = _altered_rows(plan, rng)
         if not plan.spread:
             i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
             changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
@@ -168,6 +171,16 @@ def _altered_data(plan, rng):
     changes["reads_weights"] = bool(rng.integers(2)) and plan.may_read_weights
     changes["packs_weights"] &= not changes["reads_weights"]
     return replace(plan, **changes)
+
+
+def _altered_rows(plan, rng):
+    """Outputs of whole rows; what is gathered is whole on all axes inside of one."""
+    counts = [axis.count for axis in plan.axes]
+    block = [int(rng.integers(1, count + 1)) for count in counts[:-1]]
+    if isinstance(plan, GatheredDataPlan):
+        n = int(rng.integers(len(block)))
+        block = [*[1] * n, block[n], *counts[n + 1 : -1]]
+    return (*block, counts[-1])
 
 
 def _altered_weights(plan, rng):

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import W, problem_of
-from codegen.matrix_checks import ISA, KEPT, WIDE, alterations_of, check_blocks, check_pieces, data, run
+from codegen.matrix_checks import ISA, KEPT, WIDE, alterations_of, check_blocks, check_pieces, data, products_of, run
 from codegen.random_problems import altered, check_plan, random_problem
 from convgrad.codegen.by_matrix.gathered_weights import row_vectors
-from convgrad.codegen.ir_module import Value
-from convgrad.codegen.isa.matrix import UNITS, EmulatedTileUnit
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import choose, variants
@@ -65,7 +63,8 @@ def test_rows_that_become_weights_together_end_with_those_that_are_summed_togeth
     for kind in (GatheredWeightsPlan, MatrixWeightsPlan):
         plan = next(plan for plan in variants(problem, MACHINE) if type(plan) is kind)
         plan = replace(plan, row_shares=2, lane_shares=1, chunks=1)
-        assert plan.by_rows and not plan.taps_inside
+        assert plan.by_rows
+        assert not plan.taps_inside
         assert plan.share_rows % plan.rows_at_once > 0
         for low in (False, True):
             check_plan(problem, plan, MACHINE, low=low)
@@ -93,21 +92,6 @@ def test_one_extreme_number_gives_the_bits_of_vectors(dtype, side):
     result, again = run(plan, given)
     assert again
     np.testing.assert_array_equal(result.view(np.uint32), run(plan.fallback, given)[0].view(np.uint32))
-
-
-def products_of(plan, monkeypatch):
-    """How many products of tiles a kernel makes."""
-    count = np.zeros(1, np.int64)
-
-    class Counting(EmulatedTileUnit):
-        def multiply_add(self, b, c, a, x):
-            place = Value("ptr", f"inttoptr (i64 {count.ctypes.data} to ptr)")
-            b.store(b.add(b.load("i64", place, 8), 1), place, 8)
-            super().multiply_add(b, c, a, x)
-
-    monkeypatch.setitem(UNITS, ISA, Counting)
-    run(plan, data(plan.problem, np.random.default_rng(0), lambda rng, s: rng.standard_normal(s)))
-    return int(count[0])
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_taps_that_miss_the_input_cost_nothing(unknown, isa):
         return float(plan.reasons[0].split(": ")[1].split()[0])
 
     near, far = predicted(low=1), predicted(dilation=18, low=18)
-    assert far < 0.6 * near, "a tap beside the centre meets 15 rows of 33, and 15 columns"
+    assert far < 0.75 * near, "a tap beside the centre meets 15 rows of 33, and 15 columns"
 
 
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -39,17 +40,18 @@ class MatrixSweep(Sweep):
     def _emit_tile(self, spot: Spot) -> None:
         plan, b = self.plan, self.b
         assert isinstance(plan, MatrixDataPlan)
+        (a_rows, a_step, a_piece), (c_rows, c_step) = self._rows(), self._sums()
         tile = MatrixTile(
             unit=UNITS[plan.isa](plan.rows),
             products=plan.products,
-            a_rows=self.tile.rows[:: plan.rows],
-            a_step=plan.axes[-1].in_step * plan.slab_strides[0][-1],
-            a_piece=plan.piece_step,
+            a_rows=a_rows,
+            a_step=a_step,
+            a_piece=a_piece,
             b_columns=range(0, plan.lane_tiles * TILE_NUMBERS, TILE_NUMBERS),
             b_step=DEPTH,
             b_piece=plan.lane_tiles * TILE_NUMBERS,
-            c_rows=self.tile.c_rows[:: plan.rows],
-            c_step=plan.result_strides[0][-1][1],
+            c_rows=c_rows,
+            c_step=c_step,
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         tile.emit(
@@ -62,7 +64,23 @@ class MatrixSweep(Sweep):
         plan, b = self.plan, self.b
         assert isinstance(plan, MatrixDataPlan)
         deep = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
-        return Reduction(0, deep, plan.slab_strides[1], plan.pieces * plan.width * DEPTH)
+        return Reduction(0, deep, self._deep_step(), plan.pieces * plan.width * DEPTH)
+
+    def _rows(self) -> tuple[Sequence[int], int, int]:
+        """Where tiles of A begin, and how far apart their rows, and pieces, are."""
+        plan = self.plan
+        assert isinstance(plan, MatrixDataPlan)
+        return self.tile.rows[:: plan.rows], plan.axes[-1].in_step * plan.slab_strides[0][-1], plan.piece_step
+
+    def _sums(self) -> tuple[Sequence[int], int]:
+        """Where tiles of C begin, and how far apart their rows are."""
+        plan = self.plan
+        assert isinstance(plan, MatrixDataPlan)
+        return self.tile.c_rows[:: plan.rows], plan.result_strides[0][-1][1]
+
+    def _deep_step(self) -> int:
+        """From a block of input channels to the next."""
+        return self.plan.slab_strides[1]
 
 
 class MatrixStages(WatchedStages):

@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.by_dots.choose_dots import dot_data_candidates, paired_outputs_candidates
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.by_dots.paired_outputs import PairedPlan
+from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan
+from convgrad.plan.by_matrix.choose_across_rows import across_rows_candidates
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import (
     LOAD_ROWS,
+    NEAR_ROW,
     TILE_OVERHEAD,
     UNALIGNED_ROWS,
     VERDICT,
@@ -36,7 +40,9 @@ from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 
 OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
-NEAR_ROW, FAR_ROW = 1.2, 3.5  # cycles for a row of weights from L2, and from beyond
+FAR_ROW = 3.5  # cycles for a row of weights from beyond L2
+NEAR_WEIGHT, FAR_WEIGHT = 0.2, 1.2  # cycles more than vectors take to pack a weight, for every piece but the first
+FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
@@ -77,10 +83,13 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         width=shape.width, lane_groups=1, spread=False, pixels=False, i_block=i_block, blocks_per_task=1,
         pixel_major=True, rows=shape.rows, pieces=pieces, products=products, watch=watch,
     )  # fmt: skip
-    cost = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
-    cost += prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
+    packing = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
+    cost = packing + prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
     cost += VERDICT if watch else 0
+    far = SIZES[problem.dtype] * prod(problem.shapes["w"]) > FAR_WEIGHTS
+    cost += prod(problem.shapes["w"]) * (pieces - 1) * (FAR_WEIGHT if far else NEAR_WEIGHT)
     yield problem.groups * shape.cycles + cost, plan
+    yield from ((cycles + cost, flat) for cycles, flat in across_rows_candidates(plan, packing))
     if plan.solves_y and watch and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         run = channels_in * plan.axes[-1].taps
         shape = best_matrix_tile(axes, channels_out, channels_in, taps, products, run=run)
@@ -139,10 +148,11 @@ def data_candidates_on_units(
 
 def finished_on_units(plan: OnUnit, cycles: float, fallback: DataPlan) -> OnUnit:
     """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
-    plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
+    if not isinstance(plan, AcrossRowsPlan):
+        plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
     plan = replace(plan, fallback=fallback) if plan.watch else plan
     rounds = plan.BY_DOTS or plan.problem.out_dtype == "f32"  # on the way to memory, if need be
-    return replace(plan, writes_in_place=rounds and writes_in_place(plan))
+    return replace(plan, writes_in_place=rounds and not isinstance(plan, AcrossRowsPlan) and writes_in_place(plan))
 
 
 # --- weights

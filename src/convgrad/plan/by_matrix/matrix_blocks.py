@@ -30,6 +30,7 @@ Plan = TypeVar("Plan", bound=MatrixWeightsPlan)
 PRODUCT = 19.0  # cycles of a product of two tiles, however few rows A has: those of B take as long
 OVERLAP = 0.1  # of loads that products hide, or of products that loads hide
 LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
+NEAR_ROW = 1.2  # cycles for a row that comes from L2
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 LOOK = 2000.0  # to look at what was noted, without others

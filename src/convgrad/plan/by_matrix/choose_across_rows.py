@@ -1,0 +1,118 @@
+"""Plans on matrix units whose tiles go on across rows, with the blocks of fewest predicted cycles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+
+from convgrad.dtypes import SIZES
+from convgrad.plan.by_matrix.across_rows import PER_TILE, AcrossRowsPlan, GatheredDataPlan
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
+from convgrad.plan.by_matrix.matrix_blocks import GATHER, LOAD_ROWS, NEAR_ROW, TILE_OVERHEAD, step_cycles
+from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, OVERFLOW, block_cost
+from convgrad.plan.general.blocks import even_share, lanes_shared, own_weights
+from convgrad.plan.general.data import KEPT_BYTES
+from convgrad.plan.general.room import roomy
+from convgrad.plan.kinds import as_kind
+from convgrad.plan.units import loads_of
+from convgrad.problem.conv import Ints
+
+ROOM_BYTES = 1024 * 1024  # of what a task goes through again and again, in L2
+PIECE_ROW = 60.0  # cycles to begin with a tap
+GATHERED = 1.3  # times the cycles of products of what was gathered, which comes from L2 for every tap
+FETCHED_BYTES = 10.0  # of weights per cycle, by tiles, from beyond L2
+SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
+MOST_OUTPUTS = 2048
+
+
+def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, AcrossRowsPlan]]:
+    """Predicted cycles, and plans, of a problem whose outputs are all of one phase; `packing` are those of the input.
+
+    Packing it once is not among them. Where rows are whole tiles, nothing is gained.
+    """
+    alone = all(len(axis.phases) == axis.out_step == 1 <= axis.taps for axis in plan.axes)
+    if not alone or plan.axes[-1].count % ROWS == 0 or prod(axis.count for axis in plan.axes) < ROWS:
+        return
+    straight = plan.axes[-2].in_step == plan.axes[-1].in_step == 1
+    for kind in (AcrossRowsPlan, GatheredDataPlan) if straight else (GatheredDataPlan,):
+        base = as_kind(
+            kind, plan, tile=(1,) * len(plan.axes), block=(1,) * len(plan.axes), i_block=DEPTH, unroll=0, rows=ROWS,
+            width=PER_TILE * COLUMNS if plan.out_channels > COLUMNS else COLUMNS,
+        )  # fmt: skip
+        base = replace(base, blocks_per_task=base.lane_blocks)
+        found = [candidate for block in _blocks(base) for candidate in _candidates(replace(base, block=block))]
+        if found:
+            _, cycles, best = roomy(found, lambda candidate: candidate[0], lambda candidate: candidate[2].work_bytes[1])
+            yield cycles + _copies(best) + _again(best, packing), best
+
+
+def _candidates(plan: AcrossRowsPlan) -> Iterator[tuple[float, float, AcrossRowsPlan]]:
+    """All cycles, those of products, and plans with shares of the channels of either side."""
+    for share in _shares(plan):
+        shared = replace(plan, i_block=share)
+        cycles = _products(shared)
+        wanted = (LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (LEAST_TASKS,)
+        for lanes in {plan.blocks_per_task: plan for plan in (shared, *lanes_shared(shared, wanted))}.values():
+            for candidate in (lanes, *own_weights(lanes)):
+                yield _cost(candidate, cycles), cycles, candidate
+
+
+def _products(plan: AcrossRowsPlan) -> float:
+    """Cycles of products of tiles, and of loading and storing their sums."""
+    a_loads, b_loads = loads_of(plan.products)
+    lane_tiles, taps, deep = plan.lane_tiles, prod(axis.taps for axis in plan.axes), -(-plan.in_channels // DEPTH)
+    gathered = isinstance(plan, GatheredDataPlan)
+    tiles = -(-plan.outputs // plan.rows)
+    cycles = 0.0
+    for row_tiles, count in ((PER_TILE, tiles // PER_TILE), (1, tiles % PER_TILE)):
+        rows = a_loads * row_tiles * ROWS * (NEAR_ROW if gathered else 1 / LOAD_ROWS)
+        step = step_cycles(len(plan.products) * row_tiles * lane_tiles, rows + b_loads * lane_tiles * ROWS * NEAR_ROW)
+        moved = plan.i_blocks * (TILE_OVERHEAD + PER_TILE * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
+        cycles += count * (taps * deep * step * (GATHERED if gathered else 1.0) + moved)
+    blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
+    return plan.group_blocks * plan.lane_blocks * blocks * plan.planes_of_outputs * cycles
+
+
+def _copies(plan: AcrossRowsPlan) -> float:
+    """Cycles of gathering, in every task."""
+    if not isinstance(plan, GatheredDataPlan):
+        return 0.0
+    taps, deep = prod(axis.taps for axis in plan.axes), -(-plan.in_channels // DEPTH)
+    lines = plan.blocks_of_tiles * plan.together * plan.pieces
+    return prod(plan.grid) * taps * deep * (GATHER * lines + PIECE_ROW)
+
+
+def _again(plan: AcrossRowsPlan, packing: float) -> float:
+    """Cycles to pack what blocks of outputs have in common, and to fetch weights for each of them but the first."""
+    per_axis = zip(plan.axes, plan.block, plan.slab_extent, strict=True)
+    packed = prod(-(-axis.count // size) * extent / axis.in_extent for axis, size, extent in per_axis)
+    blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
+    weights = plan.packed_bytes * plan.weights_size
+    fetched = (blocks - 1) * weights / FETCHED_BYTES if weights > KEPT_BYTES else 0.0
+    return max(0.0, packed - 1) * packing + fetched
+
+
+def _cost(plan: AcrossRowsPlan, cycles: float) -> float:
+    """Of arithmetic, copies and blocks."""
+    gathered = plan.gathered_size if isinstance(plan, GatheredDataPlan) else 0
+    own = plan.packed_bytes * (gathered + plan.slab_size + 2 * plan.panel) + SIZES[plan.compute] * plan.result_size
+    overflow = OVERFLOW * max(0.0, own / ROOM_BYTES - 1)
+    return cycles * (1 + overflow) + _copies(plan) + block_cost(plan, cycles)
+
+
+def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
+    """Shares of one axis, the outermost that is not whole, up to some number of outputs; rows are whole."""
+    counts = [axis.count for axis in plan.axes]
+    for n in range(len(counts) - 1):
+        inner = prod(counts[n + 1 :])
+        sizes = {1} | {even_share(counts[n], -(-counts[n] // share)) for share in SHARES if share <= counts[n]}
+        for size in sorted(sizes):
+            if size * inner <= MOST_OUTPUTS and (size > 1 or n == len(counts) - 2 or inner >= ROWS):
+                yield (*[1] * n, size, *counts[n + 1 :])
+
+
+def _shares(plan: AcrossRowsPlan) -> list[int]:
+    """Input channels that are packed at a time: whole tiles."""
+    padded = -(-max(1, plan.in_channels) // DEPTH) * DEPTH
+    return sorted({-(-even_share(padded, -(-padded // share)) // DEPTH) * DEPTH for share in SHARES})
