@@ -123,7 +123,7 @@ class GuardedWorkspace:
     def __exit__(self, *_: object) -> None:
         memory.acquire, memory.release, driver.pack_into = self._plain
 
-    def _acquire(self, size: int) -> Block:
+    def _acquire(self, size: int, words: bool = False) -> Block:
         self.blocks += 1
         self._mine.parts = [Block(size, low=self.low)]
         return self._mine.parts[0]
@@ -137,7 +137,7 @@ class GuardedWorkspace:
             shared, scratch = (part.address for part in parts)
         self._plain[2](record, at, x, w, y, bias, shared, scratch, *rest)
 
-    def _release(self, block: Block) -> None:
+    def _release(self, block: Block, words: bool = False) -> None:
         for name, part in zip(("shared memory", "scratch"), self._mine.parts, strict=False):
             if not part.redzone_is_whole():
                 self.broken.append(f"something was written beside the {name} of {part.size} bytes")

@@ -31,9 +31,9 @@ def _claims_without_atomics(plain, self, type_, text):
     return plain(self, type_, text)
 
 
-def _block_for_two_calls(plain, size):
-    block = plain(size)
-    memory._free.append(block)
+def _block_for_two_calls(plain, size, words=False):
+    block = plain(size, words)
+    memory._free[words].append(block)
     return block
 
 

@@ -17,6 +17,7 @@ from convgrad.plan.machine import machine_for, why_not
 
 pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
 MACHINE = machine_for(ISA)
+TWO = {"stride": 2, "layout": "NXC"}
 PROBLEMS = {
     "small images": problem_of(Y, (7, 7), (7, 7), (3, 3), channels=(40, 33), batch=3, **SAME),
     "small images, image side": problem_of(X, (7, 7), (7, 7), (3, 3), channels=(33, 40), batch=2, low=1),
@@ -45,8 +46,11 @@ def plans_of(problem):
 def test_whole_numbers_are_exact(name, dtype):
     problem = replace(PROBLEMS[name], dtype=dtype, out_dtype=dtype if list(PROBLEMS).index(name) % 2 else "f32")
     plans = plans_of(problem)
-    assert any(isinstance(plan, GatheredDataPlan) for plan in plans)
-    assert len(plans) == (1 if max(problem.stride[-2:]) > 1 else 2)
+    kinds = {type(plan) for plan in plans}
+    strides, phases = max(problem.stride) > 1, problem.unknown is X
+    assert kinds == (
+        {AcrossRowsPlan, GatheredDataPlan} - ({GatheredDataPlan if phases else AcrossRowsPlan} if strides else set())
+    )
     for plan in plans:
         check_blocks(plan, alterations_of(dtype, list(PROBLEMS).index(name)))
 
@@ -87,18 +91,19 @@ def test_random_problems():
 
 
 @pytest.mark.parametrize(
-    ("problem", "kind"),
+    ("problem", "dtype", "kind"),
     [
-        (problem_of(Y, (17, 17), (17, 17), (1, 7), channels=(192, 192), low=(0, 3), batch=8), AcrossRowsPlan),
-        (problem_of(X, (56, 56), (56, 56), (3, 3), channels=(64, 64), low=1, batch=4), AcrossRowsPlan),
-        (problem_of(Y, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), MatrixDataPlan),
-        (problem_of(Y, (33, 33), (33, 33), (3, 3), channels=(128, 128), low=12, dilation=12), MatrixDataPlan),
-        (problem_of(Y, (16, 16), (8, 8), (4, 4), channels=(256, 512), stride=2, low=1, batch=8), GatheredDataPlan),
+        (problem_of(Y, (17, 17), (17, 17), (1, 7), channels=(192, 192), low=(0, 3), batch=8), "bf16", AcrossRowsPlan),
+        (problem_of(X, (56, 56), (56, 56), (3, 3), channels=(64, 64), low=1, batch=4), "f32", AcrossRowsPlan),
+        (problem_of(X, (16, 16), (8, 8), (4, 4), channels=(256, 512), low=1, batch=8, **TWO), "bf16", AcrossRowsPlan),
+        (problem_of(Y, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), "f32", MatrixDataPlan),
+        (problem_of(Y, (33, 33), (33, 33), (3, 3), channels=(128, 128), low=12, dilation=12), "bf16", MatrixDataPlan),
+        (problem_of(Y, (16, 16), (8, 8), (4, 4), channels=(256, 512), low=1, batch=8, **TWO), "bf16", GatheredDataPlan),
     ],
-    ids=["17 outputs", "56 outputs", "whole tiles", "taps far apart", "strides"],
+    ids=["17 outputs", "56 outputs", "phases", "whole tiles", "taps far apart", "strides"],
 )
-def test_rows_that_fill_no_tiles_go_on_in_the_next(problem, kind):
-    assert type(choose(problem, MACHINE)) is kind
+def test_rows_that_fill_no_tiles_go_on_in_the_next(problem, dtype, kind):
+    assert type(choose(replace(problem, dtype=dtype, out_dtype=dtype), MACHINE)) is kind
 
 
 def test_whole_rows_have_nothing_to_gain():

@@ -4,12 +4,17 @@ import ctypes
 import struct
 import threading
 
+import numpy as np
 import pytest
 from tiny_kernels import run_tiny, tiny_kernel, tiny_module
 
+from codegen.dense_problems import Y, problem_of
 from convgrad.codegen.module import KernelModule, Stage
 from convgrad.plan import host, machine
+from convgrad.plan.choose import variants
+from convgrad.plan.machine import available_isas, machine_for
 from convgrad.runtime import Kernel, driver, jit, kernel, memory, set_num_threads
+from convgrad.runtime.kernel import kernel_of_variant
 
 pytestmark = pytest.mark.usefixtures("cache_folder", "team")
 
@@ -105,6 +110,28 @@ def test_workspace_is_aligned_and_used_again():
     memory.release(second)
     assert memory.held_bytes() == second.size
     assert memory.acquire(second.size + 1).size > second.size
+    memory.clear()
+
+
+def test_kernels_that_leave_words_of_16_bits_have_blocks_of_their_own(monkeypatch):
+    """Such words may be subnormal f32, which take forty times as long in lanes that nobody wants."""
+    memory.clear()
+    plain, words = memory.acquire(1000), memory.acquire(1000, words=True)
+    memory.release(words, words=True)
+    memory.release(plain)
+    assert memory.held_bytes() == plain.size + words.size
+    assert memory.acquire(500) is plain
+    assert memory.acquire(500, words=True) is words
+    asked = []
+    monkeypatch.setattr(memory, "acquire", lambda size, words: asked.append(words) or memory.Workspace(size))
+    monkeypatch.setattr(memory, "release", lambda block, words: asked.append(words))
+    problem = problem_of(Y, (6, 9), (6, 9), (3, 3), channels=(34, 20), low=1)
+    arrays = [np.ones(problem.shapes[name], np.float32) for name in "xwy"]
+    for isa in available_isas():
+        target, plans = machine_for(isa), list(variants(problem, machine_for(isa)))
+        for variant, plan in enumerate(plans):
+            kernel_of_variant(problem, target, variant)(*(array.ctypes.data for array in arrays))
+            assert asked[-2:] == [plan.ON_UNITS] * 2
     memory.clear()
 
 

@@ -54,7 +54,8 @@ class InlineCache:
         `arguments` are those of `slow`; the last has a default, with which calls may leave it out.
         """
         kernel = record.kernel
-        if kernel is None or kernel.workspace_bytes(kernel.most_tasks) > ROOM or not layout_holds():
+        # one workspace serves all of them, and words that are left there may be subnormal f32
+        if kernel is None or kernel.words or kernel.workspace_bytes(kernel.most_tasks) > ROOM or not layout_holds():
             return None
         if len(self._entries) >= MOST_ENTRIES:
             self.forget()

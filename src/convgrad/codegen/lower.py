@@ -81,7 +81,7 @@ def lower(plan: Plan | InsidePlan) -> KernelModule:
         fallback = _fallback(main.verdict, len(stages))
     kernel = KernelModule(
         ir=str(module), stages=stages, shared_bytes=shared, scratch_bytes=main.scratch_bytes,
-        weights=plan.weights_bytes, fallback=fallback,
+        weights=plan.weights_bytes, fallback=fallback, words=plan.ON_UNITS,
     )  # fmt: skip
     return kernel if plan.ON_UNITS else guarded(plan, kernel)  # units watch data while these are packed
 

@@ -60,6 +60,7 @@ class KernelModule:
     scratch_bytes: int  # per thread, a multiple of 64
     weights: tuple[int, int] = (0, 0)  # bytes of either that hold packed weights, or a copy of the weights as sums
     fallback: Fallback | None = None
+    words: bool = False  # whether numbers of 16 bits are left in memory, two by two
 
     @property
     def most_tasks(self) -> int:

@@ -47,14 +47,14 @@ class Handler:
         addresses, code = jit.load(_objects(), (HANDLER, WORDS_OF))
         self.address = addresses[HANDLER]
         prepare = ctypes.CFUNCTYPE(None)(kernel.prepare_next)  # what it raises is printed
-        self._held: list[object] = [kernel, code, _blocks(), team.published, prepare]
+        self._held: list[object] = [kernel, code, _blocks(kernel.words), team.published, prepare]
         places = [f"input {n}" for n in range(len(inputs))] + [f"result {n}" for n in range(len(results))]
         buffers = (*inputs, *results)
         takes, gives = (", ".join(map(str, part)) for part in (inputs, results))
         words = {
             "kernel": kernel.address,
             "team": ctypes.addressof(team.published),
-            "blocks": ctypes.addressof(_blocks()),
+            "blocks": ctypes.addressof(_blocks(kernel.words)),
             "most_tasks": kernel.most_tasks,
             "shared": kernel.shared_bytes,
             "scratch": kernel.scratch_bytes,
@@ -102,8 +102,8 @@ class Handler:
 
 
 @cache
-def _blocks() -> ctypes.Array:
-    """Workspace that no call uses, one word for each block; shared by all handlers of the process."""
+def _blocks(words: bool) -> ctypes.Array:
+    """Workspace that no call uses, one word for each block: of all handlers whose kernels leave words, or none."""
     return (ctypes.c_int64 * KEEP_BLOCKS)()
 
 

@@ -35,7 +35,7 @@ UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 EVEN = 1.15  # times the sums
-WIDENED = 1.25  # times the cycles of numbers that units would take as they are
+WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
@@ -51,7 +51,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     by_dots = [*plane_dots_candidates(problem, machine, by_planes[0][1])] if by_planes else []
     on_units = _on_units(problem, machine)
-    if on_units and problem.groups == 1:
+    if on_units and problem.groups == 1 and problem.dtype != "f32":
         by_vectors = [(WIDENED * cycles if type(plan) is WeightsPlan else cycles, plan) for cycles, plan in by_vectors]
     candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *by_dots, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])

@@ -40,6 +40,7 @@ class Kernel:
         "shared_bytes",
         "stages",
         "weights",
+        "words",
     )
 
     def __init__(
@@ -59,6 +60,7 @@ class Kernel:
         self.address = addresses[driver.ENTRY]  # of `int convgrad_run(record)`, for callers that are compiled, too
         self._run = ctypes.CFUNCTYPE(ctypes.c_int)(self.address)
         self._most_tasks = module.most_tasks
+        self.words = module.words
         self._idle: list[tuple[Any, ctypes.c_void_p]] = []  # records of calls; as many as were ever in flight at once
         self._fallback: Kernel | None = None
         self._make_fallback = make_fallback if module.fallback else None
@@ -87,7 +89,7 @@ class Kernel:
             if count < threads:
                 threads = count
         size = self.shared_bytes + threads * self.scratch_bytes
-        block = memory.acquire(size) if size else memory.NOTHING
+        block = memory.acquire(size, self.words) if size else memory.NOTHING
         try:
             frame = self._idle.pop()
         except IndexError:
@@ -104,7 +106,7 @@ class Kernel:
         finally:
             self._idle.append(frame)
             if size:
-                memory.release(block)
+                memory.release(block, self.words)
         if status:
             self.fall_back(x, w, y, bias)
 
@@ -229,6 +231,7 @@ def _notes(what: str, machine: Machine, module: KernelModule) -> dict[str, Any]:
         "shared_bytes": module.shared_bytes,
         "scratch_bytes": module.scratch_bytes,
         "weights": module.weights,
+        "words": module.words,
         "fallback": fallback and {name: getattr(fallback, name) for name in _OF_FALLBACK},
     }
 
@@ -254,6 +257,7 @@ def _module_of(entry: cache.Entry, lower: Callable[[], KernelModule]) -> KernelM
             scratch_bytes=entry.notes["scratch_bytes"],
             weights=tuple(entry.notes["weights"]),
             fallback=fallback,
+            words=bool(entry.notes["words"]),
         )
     except (KeyError, TypeError, ValueError):
         return None

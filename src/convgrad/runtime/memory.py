@@ -16,14 +16,17 @@ ALIGNMENT = 4096  # a page: more than the 64 bytes that stages ask for, so that 
 KEEP_BYTES = 512 << 20  # a larger block goes back to the system after its call
 KEEP_BLOCKS = 64
 
-_free: list[Workspace] = []  # append and pop are atomic; the block used last is the warmest and goes out first
+# By what blocks hold, f32 or f64, or words of two numbers of 16 bits. Append and pop are atomic; the block used last is
+# the warmest and goes out first.
+_free: tuple[list[Workspace], list[Workspace]] = ([], [])
 
 
 class Workspace:
     """A block of memory whose first byte is at an aligned address. It holds zeros, or what earlier calls left there.
 
     Lanes that nobody wants are multiplied, too. Memory of malloc's that held addresses makes subnormal numbers of them,
-    with which a kernel takes up to thirty times as long.
+    with which a kernel takes up to forty times as long; so do words of two numbers, of which the upper one is zero, and
+    kernels that leave some have blocks of their own.
     """
 
     __slots__ = ("_owner", "address", "size")
@@ -42,29 +45,30 @@ class Workspace:
 NOTHING = Workspace(0)  # stands in where a kernel needs none
 
 
-def acquire(size: int) -> Workspace:
-    """A block of at least `size` bytes that nobody else holds."""
+def acquire(size: int, words: bool = False) -> Workspace:
+    """A block of at least `size` bytes that nobody else holds, for a kernel that leaves `words` in it or does not."""
     try:
-        block = _free.pop()
+        block = _free[words].pop()
     except IndexError:
         return Workspace(size)
     return block if block.size >= size else Workspace(size)  # the smaller one is dropped: sizes settle at the largest
 
 
-def release(block: Workspace) -> None:
+def release(block: Workspace, words: bool = False) -> None:
     """Give a block back."""
-    if block.size <= KEEP_BYTES and len(_free) < KEEP_BLOCKS:
-        _free.append(block)
+    if block.size <= KEEP_BYTES and len(_free[words]) < KEEP_BLOCKS:
+        _free[words].append(block)
 
 
 def clear() -> None:
     """Return all blocks that are not in use to the system."""
-    _free.clear()
+    for blocks in _free:
+        blocks.clear()
 
 
 def held_bytes() -> int:
     """Bytes kept for later calls."""
-    return sum(block.size for block in _free)
+    return sum(block.size for blocks in _free for block in blocks)
 
 
 def spoil(address: int, shape: Sequence[int], strides: Sequence[int], dtype: str) -> None:

@@ -13,8 +13,11 @@ from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
+from convgrad.plan.axes import Phase
 from convgrad.plan.by_matrix.across_rows import PER_TILE, AcrossRowsPlan, GatheredDataPlan
 from convgrad.plan.by_matrix.matrix import DEPTH
+
+Phases = tuple[Phase, ...]  # one of each axis
 
 
 class AcrossRowsSweep(MatrixSweep):
@@ -24,24 +27,26 @@ class AcrossRowsSweep(MatrixSweep):
     row_tiles = PER_TILE  # of the block of tiles that is being written
 
     def run(self) -> None:
-        """Plane by plane."""
+        """Phase by phase, and plane by plane."""
         plan, b = self.plan, self.b
         *outer, rows, _ = self._counts()
         outputs = b.add(b.mul(b.sub(rows, 1), plan.row_pitch), plan.block[-1])
         strides, (results, _) = plan.slab_strides[0], plan.result_strides
 
-        def planes(n: int, slab: Index, result: Index) -> None:
+        def planes(n: int, phases: Phases, slab: Index, result: Index) -> None:
             if n == len(outer):
-                self._plane(slab, result, outputs)
+                self._plane(phases, slab, result, outputs)
                 return
             step, of_result = plan.axes[n].in_step * strides[n], results[n][1]
             b.loop(
                 0, outer[n],
-                lambda j, _: planes(n + 1, b.add(slab, b.mul(j, step)), b.add(result, b.mul(j, of_result))),
+                lambda j, _: planes(n + 1, phases, b.add(slab, b.mul(j, step)), b.add(result, b.mul(j, of_result))),
                 name="plane",
             )  # fmt: skip
 
-        planes(0, first_place(plan), 0)
+        for phases in product(*(axis.phases for axis in plan.axes)):
+            result = sum(phase.first * step for phase, (step, _) in zip(phases, results, strict=True))
+            planes(0, phases, first_place(plan, phases), result)
 
     def _counts(self) -> list[Index]:
         """Outputs per axis that there are of the block."""
@@ -51,20 +56,19 @@ class AcrossRowsSweep(MatrixSweep):
             for axis, start, size in zip(plan.axes, self.starts, plan.block, strict=True)
         ]
 
-    def _plane(self, slab: Index, result: Index, outputs: Index) -> None:
+    def _plane(self, phases: Phases, slab: Index, result: Index, outputs: Index) -> None:
         """Blocks of two tiles, and one that is left."""
         plan, b = self.plan, self.b
-        phases = [axis.phases[0] for axis in plan.axes]
         weights = sum(phase.tap * step for phase, step in zip(phases, self.taps.strides, strict=True))
         sums = tuple(
-            Reduction(0, axis.taps, of_a, axis.tap_step * of_b)
-            for axis, of_a, of_b in zip(plan.axes, plan.tap_steps, self.taps.strides, strict=True)
-            if axis.taps > 1
+            Reduction(0, phase.taps, of_a, axis.tap_step * of_b)
+            for axis, phase, of_a, of_b in zip(plan.axes, phases, plan.tap_steps, self.taps.strides, strict=True)
+            if phase.taps != 1
         )
 
         def tiles(t: Index, row_tiles: int) -> None:
             self.row_tiles = row_tiles
-            here, there = b.mul(t, plan.a_steps[2]), b.mul(t, plan.together * plan.width)
+            here, there = b.mul(t, plan.a_steps[2]), b.mul(t, plan.together * plan.c_step)
             self._emit_tile(Spot(slab=b.add(slab, here), weights=weights, result=b.add(result, there), sums=sums))
 
         many = b.floor_div(b.add(outputs, plan.rows - 1), plan.rows)
@@ -83,7 +87,7 @@ class AcrossRowsSweep(MatrixSweep):
 
     def _sums(self) -> tuple[Sequence[int], int]:
         plan = self.plan
-        return range(0, self.row_tiles * plan.rows * plan.width, plan.rows * plan.width), plan.width
+        return range(0, self.row_tiles * plan.rows * plan.c_step, plan.rows * plan.c_step), plan.c_step
 
     def _deep_step(self) -> int:
         return self.plan.a_steps[1]
@@ -94,6 +98,27 @@ class AcrossRowsStages(MatrixStages):
 
     plan: AcrossRowsPlan
     sweep = AcrossRowsSweep
+    phase: Phase | None = None  # of rows that are written, if these have several
+
+    def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
+        """Phases of rows one after the other."""
+        plan, rows = self.plan, self.plan.axes[-2]
+        if len(rows.phases) == 1:
+            super()._unpack(b, at, results, block)
+            return
+        for self.phase in rows.phases:
+            of_phase = self.phase.first * plan.result_strides[0][-2][0]
+            super()._unpack(b, at, b.at(results, of_phase, self.kind), block)
+        self.phase = None
+
+    def _results(self, b: Builder, n: int) -> tuple[Index, Index, int, int]:
+        """Of a phase of rows, every so many."""
+        plan, phase, start = self.plan, self.phase, self.starts[n]
+        if phase is None or n != len(plan.axes) - 2:
+            return super()._results(b, n)
+        step = plan.axes[n].out_step
+        count = b.maximum(b.minimum(b.sub(phase.count, start), plan.block[n]), 0)
+        return b.add(b.mul(start, step), phase.first), count, plan.result_strides[0][n][1], step
 
 
 class GatheredSweep(AcrossRowsSweep):
@@ -104,7 +129,8 @@ class GatheredSweep(AcrossRowsSweep):
         outputs: Index = 1
         for count in self._counts():
             outputs = self.b.mul(outputs, count)
-        self._plane(0, 0, outputs)
+        phases = tuple(axis.phases[0] for axis in self.plan.axes)
+        self._plane(phases, 0, 0, outputs)
 
 
 class GatheredStages(AcrossRowsStages):
@@ -160,7 +186,8 @@ class GatheredStages(AcrossRowsStages):
                 name="tap",
             )  # fmt: skip
 
-        taps(0, b.at(slab, first_place(plan), "i16"), gathered)
+        phases = tuple(axis.phases[0] for axis in plan.axes)
+        taps(0, b.at(slab, first_place(plan, phases), "i16"), gathered)
 
     def _gather_tap(self, b: Builder, src: Value, dst: Value) -> None:
         """One line of every piece for each output."""
@@ -182,9 +209,7 @@ class GatheredStages(AcrossRowsStages):
         b.loop(0, plan.blocks_of_tiles, tiles, name="gather")
 
 
-def first_place(plan: AcrossRowsPlan) -> int:
+def first_place(plan: AcrossRowsPlan, phases: Phases) -> int:
     """Where the slab has what tap 0 of a block's first output meets."""
-    return sum(
-        (axis.phases[0].offset - start) * step
-        for axis, start, step in zip(plan.axes, plan.slab_start, plan.slab_strides[0], strict=True)
-    )
+    places = zip(phases, plan.slab_start, plan.slab_strides[0], strict=True)
+    return sum((phase.offset - start) * step for phase, start, step in places)

@@ -213,15 +213,10 @@ class DataStages(InputSlab, Panels):
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, p = self.plan, self.plan.problem
-        dims, target = [], 0
-        axis_steps, channel_step = plan.result_strides
-        for axis, start, extent, stride, (phase_step, j_step) in zip(
-            plan.axes, self.starts, plan.result_extent, (self.out_strides[0], *self.out_strides[3:]), axis_steps,
-            strict=True,
-        ):  # fmt: skip
-            origin = b.mul(start, axis.out_step)
-            step = j_step if axis.out_step == 1 else phase_step
-            dims.append(Dim(b.minimum(b.sub(axis.out_extent, origin), extent), step, stride))
+        dims, target, channel_step = [], 0, plan.result_strides[1]
+        for n, stride in enumerate((self.out_strides[0], *self.out_strides[3:])):
+            origin, extent, step, of_output = self._results(b, n)
+            dims.append(Dim(extent, step, stride * of_output))
             target = b.add(target, b.mul(origin, stride))
         steps = self.out_strides[1], self.out_strides[2]
         target = b.add(target, lane_origin(plan, b, self.group, block, *steps))
@@ -237,3 +232,10 @@ class DataStages(InputSlab, Panels):
             copy.emit_phases(b, results, output, dims, inner, plan.axes[-1].out_step, plan.block[-1])
         else:
             copy.emit(b, results, output, dims)
+
+    def _results(self, b: Builder, n: int) -> tuple[Index, Index, int, int]:
+        """Of axis n: the first output of the block, how many there are, and their steps as results and as outputs."""
+        axis, (phase_step, j_step) = self.plan.axes[n], self.plan.result_strides[0][n]
+        origin = b.mul(self.starts[n], axis.out_step)
+        extent = b.minimum(b.sub(axis.out_extent, origin), self.plan.result_extent[n])
+        return origin, extent, j_step if axis.out_step == 1 else phase_step, 1

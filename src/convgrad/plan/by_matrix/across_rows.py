@@ -11,6 +11,7 @@ from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
 PER_TILE = 2  # tiles of rows in a block of tiles
+MOST_PHASES = 4  # each of which has loops of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +21,20 @@ class AcrossRowsPlan(MatrixDataPlan):
     Rows of A lie equally far apart, so that those of a MatrixDataPlan are outputs of one row of the image: of 7 or 17
     of those nearly half of a tile is empty, and the unit takes as long. Here all positions of a plane of the slab are
     numbered through, those around the image, too, which hold zeros: what they yield lies between results, and nobody
-    asks for it. A plane is made of the innermost two axes, of which the last one is whole.
+    asks for it. A plane is made of the innermost two axes, of which the last one is whole. Results of phases of columns
+    alternate, as in the tensor; those of phases of rows have a plane each.
     """
 
     KIND = "on matrix tiles, across rows"
 
     @property
+    def phases(self) -> int:
+        """Of all axes together."""
+        return prod(len(axis.phases) for axis in self.axes)
+
+    @property
     def planes_of_outputs(self) -> int:
-        """Of a block, each of which is numbered by itself."""
+        """Of a block and phase, each of which is numbered by itself."""
         return prod(self.block[:-2])
 
     @property
@@ -61,21 +68,27 @@ class AcrossRowsPlan(MatrixDataPlan):
         return self.piece_step, self.slab_strides[1], self.together * DEPTH
 
     @property
+    def c_step(self) -> int:
+        """From one output to the next, in results."""
+        return self.axes[-1].out_step * self.width
+
+    @property
     def result_plane(self) -> int:
-        """Of one block of lanes, with what fills up tiles."""
-        return self.blocks_of_tiles * self.together * self.width
+        """Of one block of lanes and one phase of rows, with what fills up tiles."""
+        return self.blocks_of_tiles * self.together * self.c_step
 
     @property
     def result_strides(self) -> tuple[tuple[Ints, ...], int]:
         """Likewise, with rows as far apart as they are numbered."""
         plane = self.result_plane
-        outer = tuple(plane * step for step in row_major(self.block[:-2], 1))
-        return tuple((step, step) for step in (*outer, self.row_pitch * self.width, self.width)), 1
+        steps = row_major(self.result_extent[:-2], plane * self.axes[-2].out_step)
+        outer = ((step, step * axis.out_step) for step, axis in zip(steps, self.axes, strict=False))
+        return (*outer, (plane, self.row_pitch * self.c_step), (self.width, self.c_step)), 1
 
     @property
     def result_block(self) -> int:
         """Of one block of lanes, all planes."""
-        return self.planes_of_outputs * self.result_plane
+        return prod(self.result_extent[:-2]) * self.axes[-2].out_step * self.result_plane
 
     def padded(self, n: int) -> bool:
         """Wherever some tap reads beyond the image."""
@@ -92,13 +105,13 @@ class AcrossRowsPlan(MatrixDataPlan):
         assert self.rows == ROWS
         assert set(self.tile) == {1}
         assert self.i_block % DEPTH == 0
-        assert all(len(axis.phases) == axis.out_step == 1 <= axis.taps for axis in self.axes)
         assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
         self._validate_rows()
 
     def _validate_rows(self) -> None:
         assert self.axes[-2].in_step == self.axes[-1].in_step == 1
         assert self.block[-1] == self.axes[-1].count
+        assert self.phases <= MOST_PHASES
 
     def __str__(self) -> str:
         first, *lines = MatrixDataPlan.__str__(self).split("\n")
@@ -161,6 +174,7 @@ class GatheredDataPlan(AcrossRowsPlan):
         return shared, own + self.packed_bytes * self.gathered_size
 
     def _validate_rows(self) -> None:
+        assert all(len(axis.phases) == axis.out_step == 1 <= axis.taps for axis in self.axes)
         inner = next((n for n, size in enumerate(self.block) if size > 1), len(self.block))
         whole = zip(self.block[inner + 1 :], self.axes[inner + 1 :], strict=True)
         assert all(size == axis.count for size, axis in whole), "a smaller last block has the first of all numbers"

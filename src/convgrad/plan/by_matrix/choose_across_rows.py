@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.by_matrix.across_rows import PER_TILE, AcrossRowsPlan, GatheredDataPlan
+from convgrad.plan.by_matrix.across_rows import MOST_PHASES, PER_TILE, AcrossRowsPlan, GatheredDataPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import GATHER, LOAD_ROWS, NEAR_ROW, TILE_OVERHEAD, step_cycles
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, OVERFLOW, block_cost
@@ -20,22 +20,27 @@ from convgrad.problem.conv import Ints
 
 ROOM_BYTES = 1024 * 1024  # of what a task goes through again and again, in L2
 PIECE_ROW = 60.0  # cycles to begin with a tap
-GATHERED = 1.3  # times the cycles of products of what was gathered, which comes from L2 for every tap
-FETCHED_BYTES = 10.0  # of weights per cycle, by tiles, from beyond L2
+GATHERED = 1.2  # times the cycles of products of what was gathered, which comes from L2 for every tap
+FETCHED_BYTES = 12.0  # of weights per cycle, by tiles, from beyond L2
+FEWEST_TASKS = 4  # each of which packs, and gathers, for itself
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 MOST_OUTPUTS = 2048
 
 
 def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, AcrossRowsPlan]]:
-    """Predicted cycles, and plans, of a problem whose outputs are all of one phase; `packing` are those of the input.
+    """Predicted cycles, and plans, of a problem whose outputs are of a few phases; `packing` are those of the input.
 
     Packing it once is not among them. Where rows are whole tiles, nothing is gained.
     """
-    alone = all(len(axis.phases) == axis.out_step == 1 <= axis.taps for axis in plan.axes)
-    if not alone or plan.axes[-1].count % ROWS == 0 or prod(axis.count for axis in plan.axes) < ROWS:
+    if plan.axes[-1].count % ROWS == 0 or prod(axis.count for axis in plan.axes) < ROWS or min(plan.problem.taps) == 0:
         return
-    straight = plan.axes[-2].in_step == plan.axes[-1].in_step == 1
-    for kind in (AcrossRowsPlan, GatheredDataPlan) if straight else (GatheredDataPlan,):
+    kinds: list[type[AcrossRowsPlan]] = []
+    phases = prod(len(axis.phases) for axis in plan.axes)
+    if plan.axes[-2].in_step == plan.axes[-1].in_step == 1 and phases <= MOST_PHASES:
+        kinds.append(AcrossRowsPlan)
+    if phases == 1 and all(axis.out_step == 1 <= axis.taps for axis in plan.axes):
+        kinds.append(GatheredDataPlan)
+    for kind in kinds:
         base = as_kind(
             kind, plan, tile=(1,) * len(plan.axes), block=(1,) * len(plan.axes), i_block=DEPTH, unroll=0, rows=ROWS,
             width=PER_TILE * COLUMNS if plan.out_channels > COLUMNS else COLUMNS,
@@ -52,8 +57,8 @@ def _candidates(plan: AcrossRowsPlan) -> Iterator[tuple[float, float, AcrossRows
     for share in _shares(plan):
         shared = replace(plan, i_block=share)
         cycles = _products(shared)
-        wanted = (LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (LEAST_TASKS,)
-        for lanes in {plan.blocks_per_task: plan for plan in (shared, *lanes_shared(shared, wanted))}.values():
+        wanted = (FEWEST_TASKS, LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (FEWEST_TASKS, LEAST_TASKS)
+        for lanes in lanes_shared(shared, wanted):
             for candidate in (lanes, *own_weights(lanes)):
                 yield _cost(candidate, cycles), cycles, candidate
 
@@ -61,7 +66,8 @@ def _candidates(plan: AcrossRowsPlan) -> Iterator[tuple[float, float, AcrossRows
 def _products(plan: AcrossRowsPlan) -> float:
     """Cycles of products of tiles, and of loading and storing their sums."""
     a_loads, b_loads = loads_of(plan.products)
-    lane_tiles, taps, deep = plan.lane_tiles, prod(axis.taps for axis in plan.axes), -(-plan.in_channels // DEPTH)
+    lane_tiles, deep = plan.lane_tiles, -(-plan.in_channels // DEPTH)
+    taps = prod(sum(phase.taps for phase in axis.phases) for axis in plan.axes)  # of all phases
     gathered = isinstance(plan, GatheredDataPlan)
     tiles = -(-plan.outputs // plan.rows)
     cycles = 0.0
@@ -69,7 +75,7 @@ def _products(plan: AcrossRowsPlan) -> float:
         rows = a_loads * row_tiles * ROWS * (NEAR_ROW if gathered else 1 / LOAD_ROWS)
         step = step_cycles(len(plan.products) * row_tiles * lane_tiles, rows + b_loads * lane_tiles * ROWS * NEAR_ROW)
         moved = plan.i_blocks * (TILE_OVERHEAD + PER_TILE * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
-        cycles += count * (taps * deep * step * (GATHERED if gathered else 1.0) + moved)
+        cycles += count * (taps * deep * step * (GATHERED if gathered else 1.0) + plan.phases * moved)
     blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
     return plan.group_blocks * plan.lane_blocks * blocks * plan.planes_of_outputs * cycles
 

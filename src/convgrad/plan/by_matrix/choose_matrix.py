@@ -41,7 +41,10 @@ from convgrad.problem.conv import ConvProblem, Ints
 
 OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
 FAR_ROW = 3.5  # cycles for a row of weights from beyond L2
-NEAR_WEIGHT, FAR_WEIGHT = 0.2, 1.2  # cycles more than vectors take to pack a weight, for every piece but the first
+PIECES = 20000.0  # cycles of VERDICT, and of borders and ends of all that is cut into pieces
+SHARED = 1.15  # times the cycles: others on a core slow tiles, and what comes from L2, more than they do vectors
+RESULT = 0.3  # cycles for a result that goes to memory and back before it is moved
+NEAR_WEIGHT, FAR_WEIGHT = 0.2, 1.6  # cycles more than vectors take to pack a weight, for every piece but the first
 FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
@@ -84,12 +87,14 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         pixel_major=True, rows=shape.rows, pieces=pieces, products=products, watch=watch,
     )  # fmt: skip
     packing = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
-    cost = packing + prod(problem.shapes[solved]) * (TURN if out_channels_first else MOVE)
-    cost += VERDICT if watch else 0
+    cost = prod(problem.shapes[solved]) * (RESULT + (TURN if out_channels_first else MOVE))
+    cost += (PIECES if problem.dtype == "f32" else VERDICT) if watch else 0
     far = SIZES[problem.dtype] * prod(problem.shapes["w"]) > FAR_WEIGHTS
     cost += prod(problem.shapes["w"]) * (pieces - 1) * (FAR_WEIGHT if far else NEAR_WEIGHT)
-    yield problem.groups * shape.cycles + cost, plan
-    yield from ((cycles + cost, flat) for cycles, flat in across_rows_candidates(plan, packing))
+    dense, packing = packing, packing * padded / max(1, channels_in)  # with the zeros that fill up lines
+    yield _felt(problem, problem.groups * shape.cycles + cost + packing), plan
+    for cycles, flat in across_rows_candidates(plan, packing):
+        yield _felt(problem, cycles + cost + packing), flat
     if plan.solves_y and watch and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         run = channels_in * plan.axes[-1].taps
         shape = best_matrix_tile(axes, channels_out, channels_in, taps, products, run=run)
@@ -97,7 +102,12 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
             MatrixRunPlan, plan, block=shape.tile, tile=shape.tile, width=shape.width, rows=shape.rows,
             i_block=channels_in, unroll=1,
         )  # fmt: skip
-        yield problem.groups * shape.cycles + cost, along
+        yield _felt(problem, problem.groups * shape.cycles + cost + dense), along
+
+
+def _felt(problem: ConvProblem, cycles: float) -> float:
+    """Cycles on a core that others have a part of, against those of vectors, which are many more for 16 bits."""
+    return cycles * (SHARED if problem.dtype == "f32" else 1.0)
 
 
 def best_matrix_tile(
@@ -175,4 +185,5 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
             block=(1,) * len(axes), chunks=1, lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces,
             products=products, watch=watch,
         )  # fmt: skip
-        yield best_window_blocks(plan)
+        cycles, plan = best_window_blocks(plan)
+        yield _felt(problem, cycles), plan
