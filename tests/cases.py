@@ -9,6 +9,7 @@ import pytest
 
 import convgrad
 from convgrad.dtypes import COMPUTE, numpy_dtype
+from convgrad.plan.machine import available_isas
 
 DATA = Path(__file__).parent / "data"
 SHARED = Path(__file__).parents[2] / "shared" / "vectors"  # test data of others, beside the repository where present
@@ -77,3 +78,8 @@ def assert_within_bound(result, exact, bound, where):
     wrong = np.argwhere(~(np.abs(result.astype(np.float64) - exact) <= bound))
     first = tuple(wrong[0]) if len(wrong) else ()
     assert not len(wrong), f"{where} at {wrong[0].tolist()}: {result[first]} for {exact[first]}, bound {bound[first]}"
+
+
+def best_of_vectors():
+    """The best level here that has no matrix unit, whose plans, and orders of sums, are others."""
+    return next(isa for isa in ("avx512", "avx2", "neon", "portable") if isa in available_isas())

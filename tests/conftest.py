@@ -47,6 +47,14 @@ def rng():
     return np.random.default_rng(20240229)
 
 
+@pytest.fixture
+def vectors(monkeypatch):
+    """A level without a matrix unit."""
+    from cases import best_of_vectors
+
+    monkeypatch.setenv("CONVGRAD_ISA", best_of_vectors())
+
+
 @pytest.fixture(autouse=True)
 def settings_stay():
     """No test leaves a setting behind, which would decide what every later one of its process tests."""

@@ -25,7 +25,7 @@ def second_is_fastest(monkeypatch):
     monkeypatch.setattr(tuning, "_race", lambda calls, seconds: (2.0, 1.0, *[3.0] * len(calls))[: len(calls)])
 
 
-@pytest.mark.usefixtures("second_is_fastest")
+@pytest.mark.usefixtures("second_is_fastest", "vectors")
 def test_a_table_tells_every_variant_and_the_choice(convgrad):
     status, out, err = convgrad("tune", "--dir", "FWD_B", "--data-format", "nxc", PROBLEM)
     assert (status, err) == (0, "")

@@ -212,7 +212,7 @@ def test_a_fallback_is_made_when_a_program_first_needs_it(with_fallback):
 
 def test_a_fallback_that_cannot_be_made_is_an_error(with_fallback, monkeypatch, capfd):
     enter, errors, result, wanted = with_fallback
-    held = sum(word != 0 for word in handler._blocks())
+    held = len(blocks_held())
     with monkeypatch.context() as broken:
         broken.setenv("CONVGRAD_CACHE_DIR", "off")
         broken.setattr(jit, "compile_ir", lambda *_: 1 / 0)
@@ -224,7 +224,7 @@ def test_a_fallback_that_cannot_be_made_is_an_error(with_fallback, monkeypatch, 
         "with fallback: the code for numbers that need another kernel, such as infinities, could not be made"
     )
     assert "ZeroDivisionError" in capfd.readouterr().err
-    assert sum(word != 0 for word in handler._blocks()) >= held
+    assert len(blocks_held()) >= held
     assert enter() is None
     np.testing.assert_array_equal(result, wanted)
 
@@ -263,16 +263,21 @@ def test_infinite_weights_reach_no_result_by_way_of_the_padding(dtype, rng):
         np.testing.assert_array_equal(np.isinf(found), wanted)
 
 
+def blocks_held():
+    """Those that no call uses, of kernels of either kind."""
+    return {word for words in (False, True) for word in handler._blocks(words) if word}
+
+
 def test_workspace_is_used_again(rng):
     """A few blocks serve any number of calls, and are given back between them."""
     x, w = cases.integers(rng, (2, 40, 40, 32)), cases.integers(rng, (3, 3, 32, 32))
     program = jax.jit(lambda x, w: cj.convolution(x, w))
     program(x, w).block_until_ready()
-    held = {word for word in handler._blocks() if word}
+    held = blocks_held()
     assert held
     for _ in range(20):
         program(x, w).block_until_ready()
-    assert {word for word in handler._blocks() if word} == held
+    assert blocks_held() == held
 
 
 def test_calls_side_by_side_give_back_all_their_blocks(rng):
@@ -287,7 +292,7 @@ def test_calls_side_by_side_give_back_all_their_blocks(rng):
     with ThreadPoolExecutor(4) as threads:
         for done in [threads.submit(work) for _ in range(4)]:
             done.result()
-    assert 2 <= sum(word != 0 for word in handler._blocks()) <= 4 + 2 * os.cpu_count()
+    assert 2 <= len(blocks_held()) <= 4 + 2 * os.cpu_count()
 
 
 def test_handlers_read_the_number_of_threads_where_it_is_published():

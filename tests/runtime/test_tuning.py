@@ -8,18 +8,11 @@ import numpy as np
 import pytest
 
 from convgrad.plan.choose import variants
-from convgrad.plan.machine import available_isas, current_machine
+from convgrad.plan.machine import current_machine
 from convgrad.runtime import cache, decisions, kernel, kernel_for, tuning
 from runtime.variant_cases import case
 
 pytestmark = pytest.mark.usefixtures("cache_folder", "team", "vectors")
-
-
-@pytest.fixture
-def vectors(monkeypatch):
-    """The best level without a matrix unit, which would have variants of its own."""
-    best = next(isa for isa in ("avx512", "avx2", "neon", "portable") if isa in available_isas())
-    monkeypatch.setenv("CONVGRAD_ISA", best)
 
 
 @pytest.fixture

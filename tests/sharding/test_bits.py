@@ -9,6 +9,8 @@ from cases import FUNCTIONS
 from convgrad.dtypes import numpy_dtype
 from convgrad.sharding import shard_plan
 
+pytestmark = pytest.mark.usefixtures("vectors")  # matrix units keep orders of their own
+
 # batch, groups, input and output channels, extents of the image, kernel, stride, dilation, pads
 GEOMETRIES = {
     "one channel": (2, 1, 1, 8, (40, 21), 3, 1, 1, 1),

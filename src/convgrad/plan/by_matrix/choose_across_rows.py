@@ -23,7 +23,7 @@ PIECE_ROW = 60.0  # cycles to begin with a tap
 GATHERED = 1.2  # times the cycles of products of what was gathered, which comes from L2 for every tap
 FETCHED_BYTES = 12.0  # of weights per cycle, by tiles, from beyond L2
 FEWEST_TASKS = 4  # each of which packs, and gathers, for itself
-SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
+SHARES = (1, 2, 4, 8, 16)
 MOST_OUTPUTS = 2048
 
 
@@ -92,7 +92,7 @@ def _copies(plan: AcrossRowsPlan) -> float:
 def _again(plan: AcrossRowsPlan, packing: float) -> float:
     """Cycles to pack what blocks of outputs have in common, and to fetch weights for each of them but the first."""
     per_axis = zip(plan.axes, plan.block, plan.slab_extent, strict=True)
-    packed = prod(-(-axis.count // size) * extent / axis.in_extent for axis, size, extent in per_axis)
+    packed = prod(-(-axis.count // size) * extent / max(1, axis.in_extent) for axis, size, extent in per_axis)
     blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
     weights = plan.packed_bytes * plan.weights_size
     fetched = (blocks - 1) * weights / FETCHED_BYTES if weights > KEPT_BYTES else 0.0
