@@ -131,10 +131,11 @@ def test_rows_move_in_as_few_vectors_as_hold_them(windows, vectors):
     [
         (problem_of(W, (8, 8), (4, 4), (4, 4), channels=(512, 512), stride=2, low=1, batch=8), True),
         (problem_of(W, (33, 33), (33, 33), (3, 3), channels=(256, 256), dilation=12, low=12), True),
-        (problem_of(W, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), True),
+        (problem_of(W, (64, 64), (64, 64), (3, 3), channels=(128, 256), low=1), True),
+        (problem_of(W, (64, 64), (64, 64), (3, 3), channels=(64, 64), low=1), False),
         (problem_of(W, (64, 64), (64, 64), (1, 1), channels=(64, 64)), False),
     ],
-    ids=["small images", "taps far apart", "large images", "one tap"],
+    ids=["small images", "taps far apart", "many channels", "few channels", "one tap"],
 )
-def test_taps_that_move_rows_by_other_than_lines_are_gathered(problem, gathers):
+def test_what_taps_move_by_parts_of_lines_is_gathered_for_many_lanes(problem, gathers):
     assert isinstance(choose(replace(problem, dtype="bf16", out_dtype="bf16"), MACHINE), GatheredWeightsPlan) == gathers

@@ -94,7 +94,7 @@ class AcrossRowsSweep(MatrixSweep):
 
 
 class AcrossRowsStages(MatrixStages):
-    """Both stages of a AcrossRowsPlan."""
+    """Both stages of an AcrossRowsPlan."""
 
     plan: AcrossRowsPlan
     sweep = AcrossRowsSweep

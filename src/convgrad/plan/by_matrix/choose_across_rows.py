@@ -23,6 +23,7 @@ PIECE_ROW = 60.0  # cycles to begin with a tap
 GATHERED = 1.2  # times the cycles of products of what was gathered, which comes from L2 for every tap
 FETCHED_BYTES = 12.0  # of weights per cycle, by tiles, from beyond L2
 FEWEST_TASKS = 4  # each of which packs, and gathers, for itself
+FETCHED_STORED = 2  # times that sums move
 SHARES = (1, 2, 4, 8, 16)
 MOST_OUTPUTS = 2048
 
@@ -74,7 +75,7 @@ def _products(plan: AcrossRowsPlan) -> float:
     for row_tiles, count in ((PER_TILE, tiles // PER_TILE), (1, tiles % PER_TILE)):
         rows = a_loads * row_tiles * ROWS * (NEAR_ROW if gathered else 1 / LOAD_ROWS)
         step = step_cycles(len(plan.products) * row_tiles * lane_tiles, rows + b_loads * lane_tiles * ROWS * NEAR_ROW)
-        moved = plan.i_blocks * (TILE_OVERHEAD + PER_TILE * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
+        moved = plan.i_blocks * (TILE_OVERHEAD + FETCHED_STORED * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
         cycles += count * (taps * deep * step * (GATHERED if gathered else 1.0) + plan.phases * moved)
     blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
     return plan.group_blocks * plan.lane_blocks * blocks * plan.planes_of_outputs * cycles

@@ -37,7 +37,10 @@ LOOK = 2000.0  # to look at what was noted, without others
 PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
-UNALIGNED_ROWS = 7  # rows that one across cache lines counts for
+UNALIGNED_ROWS, ALONE = (
+    7,
+    4,
+)  # rows that one across cache lines counts for; of one product alone, which waits for B, too
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
 ZERO_BYTES = 32.0  # per cycle
 PACKED_AGAIN = 2.0  # what packing counts among blocks and shares of one plan: it leaves caches and threads to wait
@@ -139,7 +142,8 @@ def _products(plan: MatrixWeightsPlan) -> float:
     gathered = isinstance(plan, GatheredWeightsPlan)
     rows = row_tiles * plan.rows
     a_loads, b_loads = loads_of(plan.products)
-    a_rows = 1.0 if gathered else 1 + (UNALIGNED_ROWS - 1) * _unaligned(plan)
+    across_lines = ALONE if len(plan.products) == 1 else UNALIGNED_ROWS
+    a_rows = 1.0 if gathered else 1 + (across_lines - 1) * _unaligned(plan)
     loads = (a_loads * a_rows * rows + b_loads * lane_tiles * ROWS) / LOAD_ROWS
     step = step_cycles(len(plan.products) * row_tiles * lane_tiles, loads)
     steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
