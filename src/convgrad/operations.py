@@ -35,7 +35,7 @@ from typing import Any
 
 from convgrad.arrays.call import Operation, known_one
 from convgrad.arrays.pair import WeightsOperation
-from convgrad.settings import asked
+from convgrad.settings import arithmetic
 
 Ints = Sequence[int]
 
@@ -77,7 +77,8 @@ def convolution(
     (X + PB + PE − ((K − 1)·D + 1)) // S + 1 elements per spatial axis.
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, asked(fpmath_mode),
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        arithmetic(fpmath_mode),
     )  # fmt: skip
     return _convolution.call(src, weights, bias, attributes, None, out, out_dtype, accumulate)
 
@@ -115,7 +116,7 @@ def convolution_backward_data(
     """
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        asked(fpmath_mode), output_padding,
+        arithmetic(fpmath_mode), output_padding,
     )  # fmt: skip
     return _convolution_backward_data.call(
         diff_dst, weights, None, attributes, dst_shape, out, out_dtype, accumulate, auto_pad_rule
@@ -153,7 +154,8 @@ def convolution_backward_weights(
     diff_weights. Then the result is the pair (diff_weights, diff_bias), and `accumulate` holds for both.
     """
     attributes = (
-        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format, asked(fpmath_mode),
+        strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
+        arithmetic(fpmath_mode),
     )  # fmt: skip
     if diff_bias is None or diff_bias is False:
         return _convolution_backward_weights.call(
@@ -190,7 +192,7 @@ def conv_transpose(
     """
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        asked(fpmath_mode), output_padding,
+        arithmetic(fpmath_mode), output_padding,
     )  # fmt: skip
     return _conv_transpose.call(src, weights, bias, attributes, None, out, out_dtype, accumulate)
 
@@ -223,7 +225,7 @@ def conv_transpose_backward_data(
     """
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        asked(fpmath_mode), output_padding,
+        arithmetic(fpmath_mode), output_padding,
     )  # fmt: skip
     return _conv_transpose_backward_data.call(diff_dst, weights, None, attributes, None, out, out_dtype, accumulate)
 
@@ -260,7 +262,7 @@ def conv_transpose_backward_weights(
     """
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, weights_format,
-        asked(fpmath_mode), output_padding,
+        arithmetic(fpmath_mode), output_padding,
     )  # fmt: skip
     if diff_bias is None or diff_bias is False:
         return _conv_transpose_backward_weights.call(
@@ -297,7 +299,7 @@ def conv_transpose_backprop_filters(
     """
     attributes = (
         strides, pads_begin, pads_end, dilations, auto_pad, groups, data_format, filter_format,
-        asked(fpmath_mode), output_padding,
+        arithmetic(fpmath_mode), output_padding,
     )  # fmt: skip
     return _conv_transpose_backward_weights.call(
         input_forward, output_delta, None, attributes, filter_shape, out, out_dtype, accumulate

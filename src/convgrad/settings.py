@@ -17,6 +17,8 @@ ISAS = ("portable", "avx2", "avx512", "avx512_bf16_emulated", "avx512_bf16", "am
 FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")  # oneDNN's words
 
 _mode: ContextVar[str | None] = ContextVar("fpmath_mode", default=None)
+_order: ContextVar[str] = ContextVar("order", default="")
+_AND = " and "  # between a mode and an order, where a call says both in one word
 
 _OFF = ("", "off", "0", "none")  # values of CONVGRAD_CACHE_DIR that switch the disk cache off
 
@@ -34,6 +36,38 @@ def fpmath_mode() -> str:
 def asked(mode: str | None) -> str | None:
     """A mode that was given, else the one of the surrounding `relaxed`, else None."""
     return _mode.get() if mode is None else mode
+
+
+def with_order(mode: str | None) -> str | None:
+    """A mode as it is, or in one word with the order of sums that `ordered` asks for: what a call is found by."""
+    order = _order.get()
+    return f"{mode or ''}{_AND}{order}" if order else mode
+
+
+def arithmetic(mode: str | None) -> str | None:
+    """What a call that gives this mode, or None, is found by."""
+    return with_order(asked(mode))
+
+
+def mode_and_order(word: str | None) -> tuple[str | None, str]:
+    """Of what `with_order` gave; the order is "" where none was asked for."""
+    if not isinstance(word, str):
+        return word, ""
+    mode, _, order = word.partition(_AND)
+    return mode or (None if order else mode), order
+
+
+@contextmanager
+def ordered(order: str) -> Iterator[None]:
+    """Calls of this thread, or task, inside the `with` add up their sums in an order, as far as they can.
+
+    order is that of a plan; "" is whichever is fastest.
+    """
+    before = _order.set(order)
+    try:
+        yield
+    finally:
+        _order.reset(before)
 
 
 @contextmanager

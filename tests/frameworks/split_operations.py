@@ -53,6 +53,7 @@ def bits_of_sums_that_are_rounded():
         (lambda x, w: F.conv2d(x, w, padding=6, dilation=6), (1, 96, 25, 25), (16, 96, 3, 3)),
         (lambda x, w: F.conv2d(x, w, padding=4, dilation=2, groups=20), (2, 20, 24, 33), (20, 1, 5, 5)),
         (lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1), (1, 72, 13, 9), (72, 32, 4, 4)),
+        (lambda x, w: F.conv2d(x, w, padding=2, dilation=2, groups=2), (1, 128, 20, 20), (256, 64, 3, 3)),
         (lambda x, w: F.conv3d(x, w, padding=1), (1, 24, 11, 8, 9), (16, 24, 3, 3, 3)),
     ]
     generator = torch.Generator().manual_seed(5)

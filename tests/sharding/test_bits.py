@@ -1,15 +1,18 @@
 """Parts have the bits of the whole, of numbers whose sums are rounded, too: the order of a sum has nothing to do with
 extents, batch and blocks."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import convgrad
 from cases import FUNCTIONS
 from convgrad.dtypes import numpy_dtype
-from convgrad.sharding import shard_plan
-
-pytestmark = pytest.mark.usefixtures("vectors")  # matrix units keep orders of their own
+from convgrad.plan.machine import why_not
+from convgrad.settings import ordered
+from convgrad.sharding import in_order_of, shard_plan
 
 # batch, groups, input and output channels, extents of the image, kernel, stride, dilation, pads
 GEOMETRIES = {
@@ -43,6 +46,14 @@ GEOMETRIES = {
     "phases beside channels": (2, 1, 21, 40, (17, 24), 6, 3, 1, 2),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
+ON_UNITS = {
+    "tiles or vectors": (1, 2, 64, 128, (20, 20), 3, 1, 2, 2),
+    "tiles of other runs": (2, 1, 96, 128, (28, 28), 3, 2, 1, 1),
+    "tiles of a volume": (1, 1, 64, 64, (6, 7, 14), 3, 1, 1, 1),
+    "dots along outputs or across groups": GEOMETRIES["few channels per group"],
+    "dots of phases at once or not": GEOMETRIES["a vector of outputs, in phases"],
+}  # fmt: skip
+DOTS = "avx512_bf16_emulated"
 TYPES = ("f64", "bf16", "f16")
 OF_OTHER_TYPES = (
     "several runs", "several runs, few outputs", "few channels per group", "depthwise", "windows a little apart"
@@ -81,13 +92,15 @@ def of_parts(plan, inputs, like):
     return result
 
 
-def compare(geometry, data_format, dtype, rng, some):
+def compare(geometry, data_format, dtype, rng, some, order=nullcontext):
     """The outcome of operations along the innermost axis, and along the batch if there is more than one image."""
     for op, shapes, words in list(problems(geometry, data_format))[some]:
         inputs = [rng.standard_normal(shape).astype(numpy_dtype(dtype)) for shape in shapes]
         whole = FUNCTIONS[op](*inputs, **words)
         for axis in (len(geometry[4]) - 1, "batch")[: geometry[0]]:
-            assert_array_equal(of_parts(shard_plan(op, axis, 2, shapes=shapes, **words), inputs, whole), whole)
+            plan = shard_plan(op, axis, 2, shapes=shapes, **words)
+            with order(plan.problem):
+                assert_array_equal(of_parts(plan, inputs, whole), whole)
 
 
 def of_one_kind(number):
@@ -95,12 +108,65 @@ def of_one_kind(number):
     return slice(number % 2 * 2, number % 2 * 2 + 2)
 
 
+@pytest.mark.usefixtures("vectors")  # matrix units keep orders of their own
 @pytest.mark.parametrize(("number", "geometry"), list(enumerate(GEOMETRIES.values())), ids=GEOMETRIES)
 def test_parts_have_the_bits_of_the_whole(number, geometry, rng):
     compare(geometry, "NXC" if geometry[0] == 1 else "NCX", "f32", rng, of_one_kind(number))
 
 
+@pytest.mark.usefixtures("vectors")
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", OF_OTHER_TYPES)
 def test_so_do_those_of_other_types(name, dtype, rng):
     compare(GEOMETRIES[name], "NXC", dtype, rng, of_one_kind(OF_OTHER_TYPES.index(name) + TYPES.index(dtype)))
+
+
+@pytest.mark.parametrize(("isa", "dtype"), [("amx_emulated", "f32"), ("amx_emulated", "bf16"), (DOTS, "bf16")])
+@pytest.mark.parametrize("name", ON_UNITS)
+def test_so_do_those_on_units_in_the_order_of_the_whole(name, isa, dtype, rng, monkeypatch):
+    if why_not(isa):
+        pytest.skip(f"this processor cannot act as if it had {isa}")
+    monkeypatch.setenv("CONVGRAD_ISA", isa)
+    compare(ON_UNITS[name], "NCX", dtype, rng, slice(None), lambda whole: in_order_of(whole, dtype))
+
+
+def test_a_window_is_no_image_where_the_whole_has_several(rng):
+    src, weights = rng.standard_normal((4, 12, 256), np.float32), rng.standard_normal((8, 256, 24), np.float32)
+    whole = convgrad.convolution(src, weights)
+    plan = shard_plan("Convolution", 0, 5, shapes=[src.shape, weights.shape])
+    with in_order_of(plan.problem):
+        parts = [convgrad.convolution(*part.select(src, weights), **part.attributes) for part in plan.parts]
+    assert all(part.shape[1] == 1 for part in parts)
+    assert_array_equal(np.concatenate(parts, 1), whole)
+
+
+def test_an_order_holds_inside_only(rng, monkeypatch):
+    if why_not("amx_emulated"):
+        pytest.skip("this processor cannot act as if it had tiles")
+    monkeypatch.setenv("CONVGRAD_ISA", "amx_emulated")
+    src, weights = rng.standard_normal((1, 24, 24, 128), np.float32), rng.standard_normal((3, 3, 128, 128), np.float32)
+
+    def whole(extent):
+        shapes = [(1, extent, extent, 128), weights.shape]
+        return shard_plan("Convolution", "batch", 1, shapes=shapes).problem
+
+    on_tiles = convgrad.convolution(src, weights)
+    with in_order_of(whole(4)):
+        by_vectors = convgrad.convolution(src, weights)
+        with in_order_of(whole(24)):
+            assert_array_equal(convgrad.convolution(src, weights), on_tiles)
+        assert_array_equal(convgrad.convolution(src, weights, fpmath_mode="strict"), by_vectors)
+    assert not np.array_equal(on_tiles, by_vectors)
+    assert_array_equal(convgrad.convolution(src, weights), on_tiles)
+
+
+def test_gradients_in_weights_and_plans_of_another_kind_ask_for_nothing(rng):
+    src, diff_dst = rng.standard_normal((2, 9, 9, 8), np.float32), rng.standard_normal((2, 7, 7, 16), np.float32)
+    told = dict(weights_shape=(3, 3, 8, 16))
+    weights = convgrad.convolution_backward_weights(src, diff_dst, **told)
+    plan = shard_plan("ConvolutionBackwardWeights", "batch", 2, shapes=[src.shape, diff_dst.shape], **told)
+    with in_order_of(plan.problem):
+        assert_array_equal(convgrad.convolution_backward_weights(src, diff_dst, **told), weights)
+    dst = convgrad.convolution(src, weights)
+    with ordered("an order that no plan has"):
+        assert_array_equal(convgrad.convolution(src, weights), dst)

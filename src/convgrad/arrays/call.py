@@ -15,7 +15,7 @@ from convgrad.dtypes import dtype_name, numpy_dtype
 from convgrad.errors import ArrayError, AttributeRuleError, shown
 from convgrad.problem.canonicalize import canonicalize
 from convgrad.runtime.jit import LOCK
-from convgrad.settings import FPMATH_MODES, fpmath_mode
+from convgrad.settings import FPMATH_MODES, fpmath_mode, mode_and_order
 from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import SCHEMAS
 
@@ -174,6 +174,7 @@ class Operation:
         if target is None:
             refuse_more_than_memory(self.op, self.schema.output, resolved.output_shape, out_dtype)
         strides = dense_strides(resolved.output_shape) if target is None else target.strides
+        mode, order = self._arithmetic(attributes)
         problem = canonicalize(
             resolved,
             input_strides=[v.strides for v in views[:count]],
@@ -182,7 +183,8 @@ class Operation:
             out_dtype=out_dtype,
             bias_stride=views[2].strides[0] if len(views) == 3 else bias_stride,
             accumulate=accumulate,
-            fpmath_mode=self._mode(attributes),
+            fpmath_mode=mode,
+            order=order,
         )
         record = kind(self.op, problem, views, resolved.output_shape, strides, out_dtype)
         if key is not None:
@@ -218,8 +220,9 @@ class Operation:
         required = (attribute.name for attribute in self.schema.attributes if attribute.required)
         return {name: ones for name in required} | given
 
-    def _mode(self, values: tuple) -> str:
-        mode = dict(zip(self.names, values, strict=True)).get("fpmath_mode")
+    def _arithmetic(self, values: tuple) -> tuple[str, str]:
+        """The fpmath_mode, and the order of sums if one is asked for."""
+        mode, order = mode_and_order(dict(zip(self.names, values, strict=True)).get("fpmath_mode"))
         if mode is None:
             mode = fpmath_mode()
         if not isinstance(mode, str) or mode not in FPMATH_MODES:
@@ -227,7 +230,7 @@ class Operation:
                 f"{self.op}: fpmath_mode is {shown(mode)}; it must be one of {', '.join(FPMATH_MODES)}, or None for "
                 "that of the surroundings"
             )
-        return mode
+        return mode, order
 
 
 _ones: dict[np.dtype, ndarray] = {}

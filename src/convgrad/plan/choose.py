@@ -32,6 +32,8 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     most = most_added(problem, machine)
     along = lanes_sum(problem, machine.lanes_f32, machine.registers, most, dots=machine.has_dots)
     # merging would tell channels, and so the order of sums, by extents
+    if along is Along.ROWS and problem.order and along.value not in problem.order:
+        along = None  # a part that is a single window, of a whole that is not
     problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
     if problem.unknown is Unknown.W:  # a process may never need the other half
         from convgrad.plan.choose_weights import weights_variants

@@ -36,7 +36,7 @@ from convgrad.plan.in_place.row_products import (
     row_products_candidates,
 )
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import Along
+from convgrad.plan.order import Along, kind_and_run
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.problem.conv import ConvProblem
@@ -71,6 +71,9 @@ def data_variants(
         on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
     candidates: list[tuple[float, Any]] = [*added, *others, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])
+    if problem.order:  # none of which a part may have that is made of something else
+        asked, _ = kind_and_run(problem.order)
+        candidates = [candidate for candidate in candidates if candidate[1].order_kind == asked] or candidates
     reasons = tuple(
         f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
     )

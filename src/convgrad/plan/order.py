@@ -50,12 +50,27 @@ LEAST_ROW = 8  # vectors of an image that is a window, from where on adding lane
 FEWEST_ROWS = 8  # of a tile, which hide how long a multiply-add takes; there are registers for them
 
 
+IN_TURN = "runs of channels in turn"  # the common order; others are told by plans
+_RUNS_OF = ", runs of "  # channels, which units choose
+
+
 class Along(Enum):
     """What lanes sum along where they are added at the very end."""
 
     CHANNELS = "channels of the input"
     RUNS = "what a row of taps meets"
     ROWS = "an image that is a window"
+
+
+def in_runs(kind: str, channels: int) -> str:
+    """The words of an order whose runs a plan has chosen."""
+    return f"{kind}{_RUNS_OF}{channels}"
+
+
+def kind_and_run(order: str) -> tuple[str, int]:
+    """The words of an order without its runs, and these, in channels of the input; 0 where there are none."""
+    kind, _, run = order.partition(_RUNS_OF)
+    return kind, int(run) if run.isdecimal() else 0
 
 
 def channels_in_turn(p: ConvProblem) -> int:

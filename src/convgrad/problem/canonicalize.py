@@ -33,13 +33,14 @@ def canonicalize(
     bias_stride: int | None = None,
     accumulate: bool = False,
     fpmath_mode: str = "strict",
+    order: str = "",
 ) -> ConvProblem:
     """The problem whose kernel computes the operation on tensors of these strides.
 
     Strides count elements, in the axis order of the user: of the inputs except the bias, and of the output.
     `bias_stride` is None without a bias; for a weights gradient it is that of the bias gradient, the sums of diff_dst,
-    which is computed along. Nothing is ever copied for a layout: the group axis is split off the channel axis that
-    counts all channels by stride arithmetic.
+    which is computed along; it has no `order`, since its sums run over extents. Nothing is ever copied for a layout:
+    the group axis is split off the channel axis that counts all channels by stride arithmetic.
     """
     if resolved.op == "BiasAddBackward":
         return _bias_problem(resolved, input_strides[0], output_strides, dtype, out_dtype, accumulate)
@@ -69,6 +70,7 @@ def canonicalize(
         bias_gradient=roles[1] if has_bias and unknown is Unknown.W else "",  # diff_dst is the second input
         accumulate=accumulate,
         fpmath_mode=fpmath_mode if dtype == "f32" else "strict",
+        order="" if unknown is Unknown.W else order,
     )
     problem.validate()
     return problem

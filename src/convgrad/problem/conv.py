@@ -60,6 +60,7 @@ class ConvProblem:
     accumulate: bool = False  # add to what the unknown, and the bias gradient, hold already
     fpmath_mode: str = "strict"  # of f32: how far products may be rounded, in oneDNN's words
     merged_taps: int = 1  # that became channels of x; the order of sums is that of the problem before
+    order: str = ""  # of sums, in the words of a plan for X or Y; "" is whichever is fastest
 
     @property
     def rank(self) -> int:
@@ -139,6 +140,7 @@ class ConvProblem:
 
         words = {"bias": self.bias, f"sums-of-{self.bias_gradient}": self.bias_gradient, "accumulate": self.accumulate}
         words[self.fpmath_mode] = self.fpmath_mode != "strict"
+        words[f"in the order {self.order!r}"] = self.order
         extras = "".join(f" {word}" for word, on in words.items() if on)
         return (
             f"solve {self.unknown.value}: n{self.batch} g{self.groups} c{self.x_channels} k{self.y_channels} "

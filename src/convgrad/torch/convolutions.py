@@ -11,7 +11,7 @@ from torch import Tensor
 
 from convgrad.torch.calls import Plans
 from convgrad.torch.jobs import ONES, Gradients, Job, misaligned, plan_backward, plan_forward
-from convgrad.torch.precision import asked_mode
+from convgrad.torch.precision import asked_arithmetic
 
 # The lookup for no backend finds the kernel for all of them, which is what the CPU had before.
 _STOCK = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
@@ -43,7 +43,7 @@ def convolution(
         transposed,
         tuple(output_padding),
         groups,
-        asked_mode(),
+        asked_arithmetic(),
     )
     job = _forward.get(key)
     if job is None and _tracing() is not None:  # `torch.jit.trace` records `_convolution`, and extents are tensors here
@@ -84,7 +84,7 @@ def convolution_backward(
         tuple(output_padding),
         groups,
         tuple(output_mask),
-        asked_mode(),
+        asked_arithmetic(),
     )
     found = _backward.get(key)
     if found is None and not (misaligned(grad_output) or misaligned(input) or misaligned(weight)):

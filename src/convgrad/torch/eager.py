@@ -18,7 +18,7 @@ from torch.nn import Parameter
 
 from convgrad.arrays.call import MARSHAL_VERSION
 from convgrad.torch.kernels import Known, TensorOperation
-from convgrad.torch.precision import asked_mode
+from convgrad.torch.precision import asked_arithmetic
 
 MOST_SHAPES = 6  # that are looked through for one choice of words
 
@@ -106,7 +106,7 @@ class Shortcuts:
         def again(keyset: Any, first: Tensor, second: Tensor, *rest: Any) -> Tensor | None:
             nonlocal latest
             bias, words = (rest[0], rest[1:]) if has_bias else (None, rest)
-            result, mode = None, asked_mode()
+            result, mode = None, asked_arithmetic()
             its_words, without_bias, its_mode, alike = latest
             comparable = has_bias and keyset is not None
             if not comparable or words != its_words or (bias is None) is not without_bias or mode != its_mode:
@@ -138,7 +138,7 @@ class Shortcuts:
         known = self.operation.known_for(first, second, bias, words)
         if known is None or _dispatch_modes():
             return
-        alike = self.found.setdefault((dumps(words, MARSHAL_VERSION), bias is None, asked_mode()), [])
+        alike = self.found.setdefault((dumps(words, MARSHAL_VERSION), bias is None, asked_arithmetic()), [])
         tensors = (first, second) if bias is None else (first, second, bias)
         sizes, strides = [list(each.shape) for each in tensors], [list(each.stride()) for each in tensors]
         look = _guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)

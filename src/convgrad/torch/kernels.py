@@ -25,7 +25,7 @@ from convgrad.dtypes import SIZES
 from convgrad.errors import ArrayError, DtypeError, ShapeError
 from convgrad.spec.resolve import resolve
 from convgrad.torch.layout import activation_strides, order_of_activations, strides_in_order
-from convgrad.torch.precision import asked_mode
+from convgrad.torch.precision import asked_arithmetic
 from convgrad.torch.results import allocator
 
 Ints = Sequence[int]
@@ -106,7 +106,7 @@ class TensorOperation(Operation):
                 second.dtype,
                 dumps(rest, MARSHAL_VERSION),
                 bias is not None and (bias.shape, bias.stride(), bias.dtype),
-                asked_mode(),
+                asked_arithmetic(),
             )
         except (AttributeError, RuntimeError, ValueError):  # no tensor, one without strides, or not a plain sequence
             return None
@@ -120,7 +120,7 @@ class TensorOperation(Operation):
 
     def attributes(self, words: tuple) -> tuple:
         """`words`, the order of axes, and the fpmath_mode that is asked for."""
-        return (*words, "NCX", *((*self.weights_format, asked_mode()) if self.weights_format else ()))
+        return (*words, "NCX", *((*self.weights_format, asked_arithmetic()) if self.weights_format else ()))
 
     def output_shape(self, shapes: Sequence[Ints], words: tuple, told: Ints | None = None) -> tuple[int, ...]:
         """The shape of the result, from those of the inputs; raises for everything that does not fit."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from convgrad.settings import asked
+from convgrad.settings import asked, with_order
 
 MODES = {"ieee": "strict", "tf32": "tf32", "bf16": "bf16"}  # by PyTorch's word; "none" is nobody's
 
@@ -20,3 +20,8 @@ def asked_mode(operator: str = "conv") -> str | None:
     if mode is None and _of_pytorch is not None:
         return MODES.get(_of_pytorch("mkldnn", operator))
     return mode
+
+
+def asked_arithmetic() -> str | None:
+    """The fpmath_mode of a convolution, and the order of its sums if one is asked for, in one word."""
+    return with_order(asked_mode())

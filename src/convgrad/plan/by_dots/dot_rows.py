@@ -88,6 +88,11 @@ class DotRowsTogetherPlan(DotRowsPlan):
     planes: int
 
     @property
+    def order_kind(self) -> str:
+        """As those of a plane alone."""
+        return DotRowsPlan.KIND
+
+    @property
     def together(self) -> int:
         """As said."""
         return self.planes

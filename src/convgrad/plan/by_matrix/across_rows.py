@@ -28,6 +28,11 @@ class AcrossRowsPlan(MatrixDataPlan):
     KIND = "on matrix tiles, across rows"
 
     @property
+    def order_kind(self) -> str:
+        """As those of other tiles."""
+        return MatrixDataPlan.KIND
+
+    @property
     def phases(self) -> int:
         """Of all axes together."""
         return prod(len(axis.phases) for axis in self.axes)

@@ -120,6 +120,8 @@ def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
 
 
 def _shares(plan: AcrossRowsPlan) -> list[int]:
-    """Input channels that are packed at a time: whole tiles."""
+    """Input channels that are packed at a time: whole tiles, and those of the order that is asked for."""
+    if plan.run_asked_for:
+        return [plan.run_asked_for]
     padded = -(-max(1, plan.in_channels) // DEPTH) * DEPTH
     return sorted({-(-even_share(padded, -(-padded // share)) // DEPTH) * DEPTH for share in SHARES})

@@ -159,6 +159,7 @@ def data_candidates_on_units(
 def finished_on_units(plan: OnUnit, cycles: float, fallback: DataPlan) -> OnUnit:
     """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
     if not isinstance(plan, AcrossRowsPlan):
+        plan = replace(plan, i_block=plan.run_asked_for or plan.i_block)
         plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
     plan = replace(plan, fallback=fallback) if plan.watch else plan
     rounds = plan.BY_DOTS or plan.problem.out_dtype == "f32"  # on the way to memory, if need be

@@ -15,6 +15,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.depthwise.plane_slab import PlaneSlab
 from convgrad.plan.general.room import Room
+from convgrad.plan.order import IN_TURN
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 
 
@@ -48,6 +49,16 @@ class PlaneDataPlan:
     def kind(self) -> str:
         """How vectors lie, in words."""
         return self.KIND
+
+    @property
+    def order(self) -> str:
+        """In which order products are added up (`plan.order`), in words."""
+        return self.order_kind
+
+    @property
+    def order_kind(self) -> str:
+        """Likewise: no runs of channels are chosen."""
+        return self.kind if self.ON_UNITS else IN_TURN
 
     @property
     def solves_y(self) -> bool:

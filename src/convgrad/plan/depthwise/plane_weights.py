@@ -33,6 +33,7 @@ class PlaneWeightsPlan:
 
     KIND: ClassVar[str] = "along windows"
     ON_UNITS: ClassVar[bool] = False
+    order: ClassVar[str] = ""  # of sums: they run over extents
     ALONG_WINDOWS: ClassVar[bool] = True
 
     problem: ConvProblem

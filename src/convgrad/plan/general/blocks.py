@@ -35,7 +35,7 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     """The plan with the blocks, and the share of input channels, of the lowest cost; `cycles` are its arithmetic's."""
     shares = [plan.i_block]
     least = max(LEAST_CHANNELS, plan.channel_unit)
-    while not (plan.spread or plan.reads_in_place) and shares[-1] >= 2 * least:
+    while not (plan.spread or plan.reads_in_place or plan.run_asked_for) and shares[-1] >= 2 * least:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
     near = outputs_near(plan, cycles) if plan.reads_in_place else None

@@ -10,6 +10,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.data_slab import DataSlab
 from convgrad.plan.general.room import Room, staged_channels, staged_taps
+from convgrad.plan.order import IN_TURN, in_runs, kind_and_run
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import Ints
@@ -34,6 +35,22 @@ class DataPlan(DataSlab):
     def kind(self) -> str:
         """How vectors lie, in words."""
         return self.KIND or ("along outputs" if self.pixels else "across groups" if self.spread else "along channels")
+
+    @property
+    def order_kind(self) -> str:
+        """In which order products are added up (`plan.order`), in words; units choose how long runs are besides."""
+        return self.kind if self.ON_UNITS or (self.spread and self.in_channels > 1) else IN_TURN
+
+    @property
+    def order(self) -> str:
+        """Likewise, with that: plans of problems that differ in extents, and have the same, give the same bits."""
+        return in_runs(self.order_kind, self.i_block) if self.ON_UNITS else self.order_kind
+
+    @property
+    def run_asked_for(self) -> int:
+        """The run of the order that is asked for, if a plan of this kind can have it, else 0."""
+        kind, run = kind_and_run(self.problem.order)
+        return run if self.ON_UNITS and kind == self.order_kind else 0
 
     @property
     def splitting(self) -> float:

@@ -31,6 +31,7 @@ class WeightsPlan(WeightsSlabs):
 
     KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
     ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
+    order: ClassVar[str] = ""  # of sums: they run over extents
     ALONG_WINDOWS: ClassVar[bool] = False  # then zeros fill up the vectors of y, and numbers of x meet them
 
     @property

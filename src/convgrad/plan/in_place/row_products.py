@@ -15,7 +15,7 @@ from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import ADDED
+from convgrad.plan.order import ADDED, Along
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
@@ -42,6 +42,11 @@ class RowProductsPlan(DataPlan):
     KIND = "along channels and taps of whole images, added at the end"
 
     piece: int  # vectors of a row that tiles go through at a time
+
+    @property
+    def order_kind(self) -> str:
+        """In an order that no plan of another kind has; of pairs by dot products."""
+        return f"pairs of {Along.ROWS.value}" if self.ON_UNITS else Along.ROWS.value
 
     @property
     def in_vector(self) -> int:

@@ -17,10 +17,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from convgrad.sharding import Part, Proportions, ShardPlan, Share, shard_plan
+from convgrad.sharding import Part, Proportions, ShardPlan, Share, in_order_of, shard_plan
 from convgrad.torch import operators
 from convgrad.torch.distributed.exchange import Group, exchange
-from convgrad.torch.layout import dim_order
+from convgrad.torch.kernels import DTYPES
+from convgrad.torch.layout import activation_strides, dim_order, is_channels_last, order_of_activations
+from convgrad.torch.precision import asked_mode
 
 Ints = tuple[int, ...]
 
@@ -87,7 +89,7 @@ class _SplitConvolution(Function):
         # convolution, and are src itself in a transposed one.
         kept = needed if geometry.op == "Convolution" else src
         ctx.save_for_backward(kept if ctx.needs_input_grad[1] else None, weights)
-        return _data(part, needed, weights, bias)
+        return _data(plan, part, needed, weights, bias)
 
     @staticmethod
     @once_differentiable
@@ -100,7 +102,7 @@ class _SplitConvolution(Function):
         needed = diff_dst
         if needs_src or (needs_weights and transposed):  # on all ranks alike, so that all of them communicate
             needed = _with_halo(diff_dst, of_data, of_data.parts[rank].inputs[0], group)
-        diff_src = _data(of_data.parts[rank], needed, weights, None) if needs_src else None
+        diff_src = _data(of_data, of_data.parts[rank], needed, weights, None) if needs_src else None
         diff_weights = None
         if needs_weights:
             diff_weights = _weights(of_weights.parts[rank], kept, needed if transposed else diff_dst, weights)
@@ -121,8 +123,20 @@ def _with_halo(local: Tensor, plan: ShardPlan, share: Share, group: Group) -> Te
     return exchange(local, share.selection.axis, owned, wanted, group)
 
 
-def _data(part: Part, given: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
-    """dst or diff_src of a part."""
+def _data(plan: ShardPlan, part: Part, given: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
+    """dst or diff_src of a part, summed in the order of the whole."""
+    whole, lies = plan.problem, (given.shape, given.stride())
+    strides = (
+        activation_strides(whole.input_shapes[0], is_channels_last(*lies)),
+        weights.stride(),
+        activation_strides(whole.output_shape, order_of_activations(*lies, weights.shape, weights.stride())),
+    )
+    dtype = DTYPES.get(given.dtype, "f32")  # of others the operators say that they do not take them
+    with in_order_of(whole, dtype, strides=strides, fpmath_mode=asked_mode()):
+        return _computed(part, given, weights, bias)
+
+
+def _computed(part: Part, given: Tensor, weights: Tensor, bias: Tensor | None) -> Tensor:
     shape, problem = part.output.shape, part.problem
     if problem is None or 0 in given.shape:  # nothing, or nothing but the bias
         result = given.new_zeros(shape)
