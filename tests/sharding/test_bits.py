@@ -46,14 +46,12 @@ GEOMETRIES = {
     "phases beside channels": (2, 1, 21, 40, (17, 24), 6, 3, 1, 2),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
+TILES, DOTS = "amx_emulated", "avx512_bf16_emulated"
 ON_UNITS = {
-    "tiles or vectors": (1, 2, 64, 128, (20, 20), 3, 1, 2, 2),
-    "tiles of other runs": (2, 1, 96, 128, (28, 28), 3, 2, 1, 1),
-    "tiles of a volume": (1, 1, 64, 64, (6, 7, 14), 3, 1, 1, 1),
-    "dots along outputs or across groups": GEOMETRIES["few channels per group"],
-    "dots of phases at once or not": GEOMETRIES["a vector of outputs, in phases"],
+    "tiles or vectors": (TILES, "f32", (1, 2, 64, 128, (20, 20), 3, 1, 2, 2)),
+    "tiles of other runs": (TILES, "f32", (2, 1, 96, 128, (28, 28), 3, 2, 1, 1)),
+    "dots of phases at once or not": (DOTS, "bf16", GEOMETRIES["a vector of outputs, in phases"]),
 }  # fmt: skip
-DOTS = "avx512_bf16_emulated"
 TYPES = ("f64", "bf16", "f16")
 OF_OTHER_TYPES = (
     "several runs", "several runs, few outputs", "few channels per group", "depthwise", "windows a little apart"
@@ -121,13 +119,12 @@ def test_so_do_those_of_other_types(name, dtype, rng):
     compare(GEOMETRIES[name], "NXC", dtype, rng, of_one_kind(OF_OTHER_TYPES.index(name) + TYPES.index(dtype)))
 
 
-@pytest.mark.parametrize(("isa", "dtype"), [("amx_emulated", "f32"), ("amx_emulated", "bf16"), (DOTS, "bf16")])
-@pytest.mark.parametrize("name", ON_UNITS)
-def test_so_do_those_on_units_in_the_order_of_the_whole(name, isa, dtype, rng, monkeypatch):
+@pytest.mark.parametrize(("isa", "dtype", "geometry"), ON_UNITS.values(), ids=ON_UNITS)
+def test_so_do_those_on_units_in_the_order_of_the_whole(isa, dtype, geometry, rng, monkeypatch):
     if why_not(isa):
         pytest.skip(f"this processor cannot act as if it had {isa}")
     monkeypatch.setenv("CONVGRAD_ISA", isa)
-    compare(ON_UNITS[name], "NCX", dtype, rng, slice(None), lambda whole: in_order_of(whole, dtype))
+    compare(geometry, "NCX", dtype, rng, slice(None), lambda whole: in_order_of(whole, dtype))
 
 
 def test_a_window_is_no_image_where_the_whole_has_several(rng):
@@ -141,9 +138,9 @@ def test_a_window_is_no_image_where_the_whole_has_several(rng):
 
 
 def test_an_order_holds_inside_only(rng, monkeypatch):
-    if why_not("amx_emulated"):
+    if why_not(TILES):
         pytest.skip("this processor cannot act as if it had tiles")
-    monkeypatch.setenv("CONVGRAD_ISA", "amx_emulated")
+    monkeypatch.setenv("CONVGRAD_ISA", TILES)
     src, weights = rng.standard_normal((1, 24, 24, 128), np.float32), rng.standard_normal((3, 3, 128, 128), np.float32)
 
     def whole(extent):
