@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from convgrad.arrays.call import MARSHAL_VERSION, Operation, is_plain, plainer
+from convgrad.arrays.call import MARSHAL_VERSION, Operation
+from convgrad.arrays.plain import is_plain, plainer
 from convgrad.arrays.record import Record, address
 from convgrad.arrays.results import common_dtype, result_dtype
 from convgrad.arrays.view import View, output_view, refuse_overlap, share_memory, span

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -43,6 +43,7 @@ class DataBlocks:
     packs_weights: bool = False  # a task packs each panel right before its sweep; else tasks of a stage before do
     reads_weights: bool = False  # vectors of weights are read where they lie, and nobody packs any
     reasons: tuple[str, ...] = ()
+    known: dict[str, Ints] = field(init=False, default_factory=dict, compare=False, repr=False)  # what was asked before
 
     @property
     def solves_y(self) -> bool:

@@ -34,8 +34,9 @@ class DataSlab(DataBlocks):
     def whole(self, n: int) -> bool:
         """Whether every slab holds all of the input on axis n, and nothing else."""
         axis = self.axes[n]
-        less = self._may_band(n) and axis.taps * self.band(n) < axis.in_extent and self._is_large
-        return self.block[n] >= axis.count and self.tile[n] == 1 and not (self.padded(n) or less)
+        if self.block[n] < axis.count or self.tile[n] > 1 or self.padded(n):
+            return False
+        return not (self._may_band(n) and axis.taps * self.band(n) < axis.in_extent and self._is_large)
 
     def band(self, n: int) -> int:
         """Input elements on axis n from the first to the last that one tap of a block reads."""
@@ -83,7 +84,13 @@ class DataSlab(DataBlocks):
 
     @property
     def slab_extent(self) -> Ints:
-        """Input elements per axis that one block reads."""
+        """Input elements per axis that one block reads; blocks are compared by what asks for it again and again."""
+        extent = self.known.get("slab_extent")
+        if extent is None:
+            extent = self.known["slab_extent"] = self._slab_extent()
+        return extent
+
+    def _slab_extent(self) -> Ints:
         start = self.slab_start
         return tuple(
             axis.in_extent
