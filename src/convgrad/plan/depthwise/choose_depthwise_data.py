@@ -17,6 +17,7 @@ from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
+from convgrad.problem.conv import ConvProblem
 
 Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
 
@@ -40,6 +41,7 @@ LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and
 MOST_PAIRED_BODIES = 5
 STORE = 1.0  # to begin and to store a sum
 COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
+CROWDED = 4  # lines for each that has room, from more than which on that is twice as much, where lines come from far
 SHORT_COLLIDE = 2.4  # more, of vectors shorter than lines: times the square of such lines, by how many have room
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
@@ -127,7 +129,7 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
 def _far(plan: DepthwiseDataPlan) -> float:
     """Cycles of all tiles in which they wait for lines that L2 does not hold."""
     p, (rows, columns), inner = plan.problem, plan.tile[-2:], plan.columns
-    size = SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
+    size = _moved_bytes(p)
     by_dots = isinstance(plan, DotDepthwisePlan)
     if size <= (FAR_BYTES if by_dots else KEPT_BYTES):  # found out about along a row
         return 0.0
@@ -136,6 +138,11 @@ def _far(plan: DepthwiseDataPlan) -> float:
     less = BY_DOTS if by_dots else NARROW if narrow else 1.0
     each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
     return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each
+
+
+def _moved_bytes(p: ConvProblem) -> int:
+    """Of what is read and what is written."""
+    return SIZES[p.dtype] * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
 
 
 def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
@@ -154,8 +161,9 @@ def _colliding(plan: DepthwiseDataPlan) -> float:
     lines = plan.sums + len(plan.row_steps) * len(plan.column_steps())
     if lines <= room:
         return 0.0
-    more = 0.0 if plan.fills_lines else SHORT_COLLIDE * (lines - room) ** 2 / room
-    return COLLIDE * plan.sums + more
+    if plan.fills_lines:
+        return COLLIDE * plan.sums * (2 if lines > CROWDED * room and _moved_bytes(p) > FAR_BYTES else 1)
+    return COLLIDE * plan.sums + SHORT_COLLIDE * (lines - room) ** 2 / room
 
 
 def _shared(plan: Depthwise) -> Depthwise:
