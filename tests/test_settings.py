@@ -5,8 +5,10 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import convgrad
 from convgrad import settings
 from convgrad.errors import ConvError, SettingError
 from convgrad.runtime import cache
@@ -130,3 +132,22 @@ def test_a_relative_xdg_directory_is_not_used(env):
     env("HOME", "/home/somebody")
     env("XDG_CACHE_HOME", "relative")
     assert settings.cache_dir().startswith(str(Path("/home/somebody").absolute()))
+
+
+def test_a_mode_and_an_order_go_in_one_word():
+    with settings.ordered("tiles and more"):
+        assert settings.mode_and_order(settings.arithmetic(None)) == (None, "tiles and more")
+        assert settings.mode_and_order(settings.arithmetic("tf32")) == ("tf32", "tiles and more")
+        with settings.ordered(""):
+            assert settings.arithmetic("tf32") == "tf32"
+    assert settings.arithmetic(None) is None
+    assert settings.mode_and_order("bf16") == ("bf16", "")
+    assert settings.mode_and_order(5) == (5, "")
+
+
+def test_a_wrong_mode_is_told_with_an_order_too():
+    ones = np.ones((1, 5, 2), np.float32)
+    with settings.ordered("whichever"), pytest.raises(ConvError, match="fpmath_mode is 'quick'; it must be one of"):
+        convgrad.convolution(ones, np.ones((3, 2, 2), np.float32), fpmath_mode="quick")
+    with pytest.raises(ConvError, match="fpmath_mode is 'strict and tiles'"):
+        convgrad.convolution(ones, np.ones((3, 2, 2), np.float32), fpmath_mode="strict and tiles")

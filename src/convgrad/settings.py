@@ -18,7 +18,7 @@ FPMATH_MODES = ("strict", "tf32", "bf16", "f16", "any")  # oneDNN's words
 
 _mode: ContextVar[str | None] = ContextVar("fpmath_mode", default=None)
 _order: ContextVar[str] = ContextVar("order", default="")
-_AND = " and "  # between a mode and an order, where a call says both in one word
+_AND = "\0"  # between a mode and an order, where a call says both in one word: it is in no word of either
 
 _OFF = ("", "off", "0", "none")  # values of CONVGRAD_CACHE_DIR that switch the disk cache off
 
