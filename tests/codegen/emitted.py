@@ -100,7 +100,8 @@ def run_here(module, machine, arrays, *, low=False, loaded=None, shared=None, be
         if stage is None:
             break
         ctypes.CFUNCTYPE(None, ctypes.c_void_p)(addresses[stage.symbol])(ctypes.addressof(call))
-        assert call[CALL_FIELDS.index("tasks")] >= stage.tasks, f"{stage.symbol} left tasks behind"
+        claimed = sum(call[CALL_FIELDS.index(name)] for name in ("tasks", "others"))
+        assert claimed >= stage.tasks, f"{stage.symbol} left tasks behind"
         ran.append(stage.symbol)
         assert shared.redzone_is_whole(), f"{stage.symbol} wrote beside the shared memory"
         assert scratch.redzone_is_whole(), f"{stage.symbol} wrote beside the scratch"

@@ -14,7 +14,7 @@ extern void stage_1(void *call) __attribute__((weak));
 
 int main(int count, char **arguments) {
     if (count != 3) return 2;
-    int64_t sizes[6], zero[4], call[8];
+    int64_t sizes[6], zero[4], call[9];
     FILE *file = fopen(arguments[1], "rb");
     if (!file || fread(sizes, sizeof sizes, 1, file) != 1 || fread(zero, sizeof zero, 1, file) != 1) return 2;
     uint8_t *buffers[6];
@@ -28,9 +28,9 @@ int main(int count, char **arguments) {
         call[i] = (int64_t)(buffers[i] + (i < 4 ? zero[i] : 0));
     }
     fclose(file);
-    call[6] = call[7] = 0;
+    call[6] = call[7] = call[8] = 0;
     stage_0(call);
-    call[6] = call[7] = 0;
+    call[6] = call[7] = call[8] = 0;
     if (stage_1) stage_1(call);
     for (int i = 0; i < 6; i++)
         for (int at = 0; at < REDZONE; at++)

@@ -98,7 +98,7 @@ def build(*command):
 
 
 def test_the_driver_knows_the_record_of_a_call():
-    assert CALL_FIELDS == ("x", "w", "y", "bias", "shared", "scratch", "tasks", "slots")
+    assert CALL_FIELDS == ("x", "w", "y", "bias", "shared", "scratch", "tasks", "slots", "others")
 
 
 @emulated

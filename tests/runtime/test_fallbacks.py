@@ -87,7 +87,7 @@ def called_by_code(kernel, statuses):
 
     def call(*addresses):
         shared, scratch = Buffer(kernel.shared_bytes), Buffer(kernel.scratch_bytes)
-        fields = (*addresses, 0, shared.address, scratch.address, 0, 0, 0, 0, 1)
+        fields = (*addresses, 0, shared.address, scratch.address, 0, 0, 0, 0, 0, 1)
         record = (ctypes.c_int64 * len(driver.RECORD_FIELDS))(*fields)
         statuses.append(ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(kernel.address)(ctypes.addressof(record)))
         assert shared.redzone_is_whole()

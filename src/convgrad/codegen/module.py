@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 # Every stage is one exported function `void stage(ptr call)`. All threads that take part call it with the same
-# `call`, a record of 8-byte fields in this order; each thread claims tasks 0 .. tasks-1 from the counter of the stage
-# with an atomic add until there are none left, and its own slice of scratch with one atomic add on `slots`.
-# The runtime sets both counters to zero before each stage. A stage is complete before the next one starts.
+# `call`, a record of 8-byte fields in this order. Each thread claims its own slice of scratch with one atomic add on
+# `slots`, then tasks with atomic adds on the counters until there are none left: with an even slot those that `tasks`
+# counts, and in the end those that `others` counts, with an odd slot the other way round. The runtime sets the counters
+# to zero before each stage. A stage is complete before the next one starts.
 CALL_FIELDS = (
     "x",  # address of the element of x with all indices zero; likewise w, y and bias
     "w",
@@ -17,8 +18,9 @@ CALL_FIELDS = (
     "bias",
     "shared",  # address of `shared_bytes` of memory that lives through all stages of a call, 64-byte aligned
     "scratch",  # address of threads * `scratch_bytes`, 64-byte aligned; slot i begins at scratch + i * scratch_bytes
-    "tasks",  # counter: tasks claimed so far
+    "tasks",  # counter: of the first tasks, all or half of them, claimed so far
     "slots",  # counter: slots claimed so far
+    "others",  # counter: of the other tasks, claimed so far
 )
 
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Module, Value
+from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.module import CALL_FIELDS, Stage
 
 if TYPE_CHECKING:
     from convgrad.codegen.watch.verdict import Verdict
 
+MANY = 32  # tasks, of which the last ones even out what differs
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
 
 
@@ -20,7 +21,8 @@ _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
 class Places:
     """Where a task finds its tensors and its memory; `scratch` is its thread's own slice.
 
-    `threads` is how many were at work when the task was claimed: its thread's next one is likely to be so much further.
+    `threads` is how many were at work when the task was claimed, on the same half: its thread's next one is likely to
+    be so much further.
     """
 
     x: Value
@@ -65,15 +67,19 @@ class Stages(Protocol):
 
 
 def emit_stage(
-    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None]
-) -> Stage:
-    """A function for the task and one, exported, that claims tasks until there are none left."""
+    module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None], *,
+    alike: bool = False,
+) -> Stage:  # fmt: skip
+    """A function for the task and one, exported, that claims tasks until there are none left.
+
+    Where tasks are `alike`, or many, threads begin with a half each: what a thread reads and writes lies together.
+    """
     arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS), ("i64", "threads")]
     inner = Builder(module, f"{symbol}.task", arguments)
     task, *places = inner.arguments
     body(inner, Places(*places), task)
     inner.finish()
-    _emit_claims(module, symbol, tasks, scratch_bytes)
+    _emit_claims(module, symbol, tasks, scratch_bytes, tasks - tasks // 2 if alike or tasks >= MANY else tasks)
     return Stage(symbol=symbol, tasks=tasks)
 
 
@@ -95,21 +101,31 @@ def call_part(b: Builder, symbol: str, at: Places, *numbers: Index) -> None:
     b.call_void(symbol, *numbers, *(at.of(name) for name in _POINTERS), at.threads)
 
 
-def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int) -> None:
+def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, first: int) -> None:
+    """Threads with even slots begin with the `first` tasks, others with the rest, and all end with what is left."""
     b = Builder(module, symbol, [("ptr", "call")], exported=True)
     call = b.arguments[0]
     field = {name: b.at(call, i, "i64") for i, name in enumerate(CALL_FIELDS)}
     pointer = {name: b.load("ptr", field[name], 8) for name in _POINTERS}
-    head, work, done = (b.new_label(name) for name in ("claim", "work", "done"))
+    own, other, work, done = (b.new_label(name) for name in ("own", "other", "work", "done"))
     slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
     pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
-    b.branch(head)
-    b.open(head)
-    task = b.emit("i64", f"atomicrmw add {field['tasks']}, i64 1 monotonic")
-    b.do(f"br {b.compare('slt', task, tasks)}, label %{work}, label %{done}")
+    odd = b.compare("ne", b.emit("i64", f"and {slot}, 1"), 0)
+    halves = (field["tasks"], index(0), index(first)), (field["others"], index(first), index(tasks))
+    b.branch(own)
+    found = []
+    for here, otherwise, (even, uneven) in ((own, other, halves), (other, done, halves[::-1])):
+        b.open(here)
+        counter, start, stop = (b.select(odd, x, y) for x, y in zip(uneven, even, strict=True))
+        task = b.add(b.emit("i64", f"atomicrmw add {counter}, i64 1 monotonic"), start)
+        b.do(f"br {b.compare('slt', task, stop)}, label %{work}, label %{otherwise}")
+        found.append(f"[{index(task).text}, %{here}]")
     b.open(work)
+    claimed = b.emit("i64", f"phi i64 {', '.join(found)}")
     threads = b.emit("i64", f"load atomic i64, {field['slots']} monotonic, align 8")
-    b.call_void(f"{symbol}.task", task, *(pointer[name] for name in _POINTERS), threads)
-    b.branch(head)
+    if first < tasks:
+        threads = b.emit("i64", f"lshr {b.add(threads, 1)}, 1")
+    b.call_void(f"{symbol}.task", claimed, *(pointer[name] for name in _POINTERS), threads)
+    b.branch(own)
     b.open(done)
     b.finish()

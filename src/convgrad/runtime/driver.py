@@ -136,7 +136,7 @@ def _allowed_threads() -> list[str]:
 
 
 def _run(number: int, stage: Stage) -> list[str]:
-    reset = ["  store i64 0, ptr %tasks.at", "  store i64 0, ptr %slots.at"]
+    reset = [f"  store i64 0, ptr %{counter}.at" for counter in ("tasks", "slots", "others")]
     serial = f"  call void @clean.{stage.symbol}(ptr %call)"
     if stage.tasks == 1:
         return [*reset, serial]

@@ -96,7 +96,7 @@ class Kernel:
             frame = _new_record()
         shared = block.address
         scratch = shared + self.shared_bytes
-        driver.pack_into(frame[0], 0, x, w, y, bias, shared, scratch, 0, 0, team.parallel, team.limit, threads)
+        driver.pack_into(frame[0], 0, x, w, y, bias, shared, scratch, 0, 0, 0, team.parallel, team.limit, threads)
         try:
             status = self._run(frame[1])
         except KeyboardInterrupt:  # that came while the kernel ran, and took the place of the status

@@ -99,10 +99,13 @@ class DataStages(InputSlab, Panels):
         self.plan.validate()
         if self.plan.packs_weights:
             self.emit_panel(module)
-        bodies = [("main", self.tasks, self.task)]
+        bodies = [("main", self.tasks, self.task, self.plan.tasks_alike)]
         if self.packs_before:
-            bodies.insert(0, ("pack", self.panels, self.pack))
-        return tuple(emit_stage(module, name, tasks, self.scratch_bytes, body) for name, tasks, body in bodies)
+            bodies.insert(0, ("pack", self.panels, self.pack, True))
+        return tuple(
+            emit_stage(module, name, tasks, self.scratch_bytes, body, alike=alike)
+            for name, tasks, body, alike in bodies
+        )
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task that computes outputs."""

@@ -104,9 +104,9 @@ class SumsStage(WindowSlabs):
         def write(b: Builder, at: Places, task: Value) -> None:
             last(plan, b, at, task)
 
-        stages = (emit_stage(module, "sums", prod(plan.grid), scratch, self.task),)
+        stages = (emit_stage(module, "sums", prod(plan.grid), scratch, self.task, alike=plan.tasks_alike),)
         if tasks or not plan.own_sums:
-            stages += (emit_stage(module, "finish", tasks, scratch, write),)
+            stages += (emit_stage(module, "finish", tasks, scratch, write, alike=True),)
         return stages
 
     def _tile(self) -> Tile:

@@ -95,6 +95,12 @@ class DataBlocks:
         return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
 
     @property
+    def tasks_alike(self) -> bool:
+        """Whether all tasks compute as much: no last block, nor share of the lane blocks, is smaller than others."""
+        whole = all(axis.count % block == 0 for axis, block in zip(self.axes, self.block, strict=True))
+        return whole and self.lane_blocks % self.blocks_per_task == 0
+
+    @property
     def rows_at_once(self) -> float:
         """Rows of a register tile that meet what is read along outputs, on average."""
         return self.width

@@ -139,3 +139,11 @@ class WeightsBlocks:
     def grid(self) -> Ints:
         """Tasks of the first stage."""
         return (self.chunks, self.bundles, self.lane_shares, self.row_shares)
+
+    @property
+    def tasks_alike(self) -> bool:
+        """Whether all tasks sum as much: no last block, chunk, or share of channels is smaller than others."""
+        tiles = -(-self.row_count // self.row_channels)
+        whole = all(axis.windows % block == 0 for axis, block in zip(self.axes, self.block, strict=True))
+        shared = self.lane_blocks % self.lane_shares == 0 == tiles % self.row_shares
+        return whole and shared and prod(self.block_grid) % self.chunks == 0
