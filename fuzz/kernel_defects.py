@@ -215,7 +215,10 @@ KERNEL_DEFECTS = {
     ),
     "lost task": Mutant(
         "the last task of a stage is not done",
-        wrap(stages, "_emit_claims", lambda plain, m, name, tasks, *others: plain(m, name, max(1, tasks - 1), *others)),
+        wrap(
+            stages, "_emit_claims",
+            lambda plain, m, name, tasks, *others, **how: plain(m, name, max(1, tasks - 1), *others, **how),
+        ),
     ),
     "small scratch": Mutant(
         "scratch is a cache line short",

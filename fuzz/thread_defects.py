@@ -43,7 +43,7 @@ THREAD_DEFECTS = {
     ),
     "shared scratch": Mutant(
         "all threads work in one slice of scratch",
-        wrap(stages, "_emit_claims", lambda plain, m, name, tasks, _, *others: plain(m, name, tasks, 0, *others)),
+        wrap(stages, "_emit_claims", lambda plain, m, name, tasks, _, **how: plain(m, name, tasks, 0, **how)),
         threads=True,
     ),
     "claims without atomics": Mutant(

@@ -137,8 +137,8 @@ def a_row_less(plain, sweep, rows):
     plain(sweep, rows if rows == sweep.plan.row_channels else max(1, rows - 1))
 
 
-def one_task_less(plain, module, symbol, tasks, *others):
-    return plain(module, symbol, tasks - 1, *others)
+def one_task_less(plain, module, symbol, tasks, *others, **how):
+    return plain(module, symbol, tasks - 1, *others, **how)
 
 
 def less_scratch(plain, plan):

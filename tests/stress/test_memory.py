@@ -134,10 +134,13 @@ def test_compiling_leaves_nothing_behind():
         for _ in range(times):
             jit.compile_ir(ir, machine)
 
+    def growth():
+        before = resident_bytes()
+        use(1000)
+        return resident_bytes() - before
+
     use(100)
-    before = resident_bytes()
-    use(1000)
-    assert resident_bytes() - before < 1 << 20  # it was 5 MiB
+    assert any(growth() < 1 << 20 for _ in range(3))  # it was 5 MiB every time; what else a process does shows once
 
 
 def test_geometries_that_are_remembered_are_bounded(monkeypatch):

@@ -79,7 +79,7 @@ def emit_stage(
     task, *places = inner.arguments
     body(inner, Places(*places), task)
     inner.finish()
-    _emit_claims(module, symbol, tasks, scratch_bytes, tasks - tasks // 2 if alike or tasks >= MANY else tasks)
+    _emit_claims(module, symbol, tasks, scratch_bytes, halved=alike or tasks >= MANY)
     return Stage(symbol=symbol, tasks=tasks)
 
 
@@ -101,8 +101,8 @@ def call_part(b: Builder, symbol: str, at: Places, *numbers: Index) -> None:
     b.call_void(symbol, *numbers, *(at.of(name) for name in _POINTERS), at.threads)
 
 
-def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, first: int) -> None:
-    """Threads with even slots begin with the `first` tasks, others with the rest, and all end with what is left."""
+def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, *, halved: bool) -> None:
+    """If tasks are `halved`, threads with odd slots begin with the second half; all end with what others have left."""
     b = Builder(module, symbol, [("ptr", "call")], exported=True)
     call = b.arguments[0]
     field = {name: b.at(call, i, "i64") for i, name in enumerate(CALL_FIELDS)}
@@ -111,6 +111,7 @@ def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, fi
     slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
     pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
     odd = b.compare("ne", b.emit("i64", f"and {slot}, 1"), 0)
+    first = tasks - tasks // 2 if halved else tasks
     halves = (field["tasks"], index(0), index(first)), (field["others"], index(first), index(tasks))
     b.branch(own)
     found = []
@@ -123,7 +124,7 @@ def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, fi
     b.open(work)
     claimed = b.emit("i64", f"phi i64 {', '.join(found)}")
     threads = b.emit("i64", f"load atomic i64, {field['slots']} monotonic, align 8")
-    if first < tasks:
+    if halved:
         threads = b.emit("i64", f"lshr {b.add(threads, 1)}, 1")
     b.call_void(f"{symbol}.task", claimed, *(pointer[name] for name in _POINTERS), threads)
     b.branch(own)
