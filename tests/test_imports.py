@@ -17,7 +17,7 @@ TOP = {
     "engines": {*ROW, "engines"},
     "drawing": {*ROW, "drawing"},
     "jax": {*ROW, "jax"},
-    "sharding": {"spec", "problem", "runtime", "sharding"},
+    "sharding": {"spec", "problem", "plan", "runtime", "sharding"},
     "torch": {*ROW, "sharding", "torch"},
     "cli": {*ROW, "graph", "engines", "drawing", "cli"},
     "__main__": {"cli"},

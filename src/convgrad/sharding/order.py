@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from convgrad import settings
+from convgrad.plan.strides import row_major
 from convgrad.problem.canonicalize import canonicalize
 from convgrad.runtime.orders import order_of
 from convgrad.spec.resolve import Resolved
@@ -37,7 +38,7 @@ def in_order_of(
 
 @lru_cache(maxsize=4096)
 def _order(whole: Resolved, dtype: str, strides: tuple[Ints, ...] | None, mode: str) -> str:
-    *inputs, output = strides or (*map(_dense, whole.input_shapes[:2]), _dense(whole.output_shape))
+    *inputs, output = strides or (row_major(shape, 1) for shape in (*whole.input_shapes[:2], whole.output_shape))
     problem = canonicalize(
         whole,
         input_strides=inputs,
@@ -48,11 +49,3 @@ def _order(whole: Resolved, dtype: str, strides: tuple[Ints, ...] | None, mode: 
         fpmath_mode=mode,
     )
     return order_of(problem)
-
-
-def _dense(shape: Ints) -> Ints:
-    strides, step = [], 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
