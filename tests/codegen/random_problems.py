@@ -11,6 +11,7 @@ from codegen.emitted import run_here
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan, GatheredDataPlan
+from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
@@ -162,7 +163,9 @@ def _altered_data(plan, rng):
         changes["writes_in_place"] = False
         if isinstance(plan, AcrossRowsPlan):
             changes["block"] = _altered_rows(plan, rng)
-        if not plan.spread:
+        if isinstance(plan, GatheredRunPlan):
+            changes["block"] = _altered_windows(plan, rng)
+        elif not plan.spread:
             i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
             changes["i_block"] = -(-i_block // plan.channel_unit) * plan.channel_unit
             channels_beside = bool(rng.integers(2)) and not plan.pixels
@@ -181,6 +184,13 @@ def _altered_rows(plan, rng):
         n = int(rng.integers(len(block)))
         block = [*[1] * n, block[n], *counts[n + 1 : -1]]
     return (*block, counts[-1])
+
+
+def _altered_windows(plan, rng):
+    """Outputs that lie equally far apart: whole axes inside of one that is cut, perhaps the last."""
+    counts, n = [axis.count for axis in plan.axes], int(rng.integers(len(plan.axes)))
+    block = (*[1] * n, int(rng.integers(1, counts[n] + 1)), *counts[n + 1 :])
+    return block if replace(plan, block=block).output_step is not None else plan.block
 
 
 def _altered_weights(plan, rng):

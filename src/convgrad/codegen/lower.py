@@ -27,6 +27,7 @@ LOWERINGS = {
     "PairedFoldedPlan": "by_dots.paired_outputs.PairedFoldedStages",
     "DotWeightsPlan": "by_dots.dot_weights.DotSums",
     "MatrixRunPlan": "by_matrix.matrix_runs.MatrixRunStages",
+    "GatheredRunPlan": "by_matrix.gathered_runs.GatheredRunStages",
     "GatheredDataPlan": "by_matrix.across_rows.GatheredStages",
     "AcrossRowsPlan": "by_matrix.across_rows.AcrossRowsStages",
     "MatrixDataPlan": "by_matrix.matrix_data.MatrixStages",

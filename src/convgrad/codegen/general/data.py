@@ -215,23 +215,31 @@ class DataStages(InputSlab, Panels):
             b.either(b.compare("slt", block, plan.lane_blocks - 1), lambda: sweep(last=False), lambda: sweep(last=True))
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
-        plan, p = self.plan, self.plan.problem
-        dims, target, channel_step = [], 0, plan.result_strides[1]
+        plan, dims, target = self.plan, [], 0
         for n, stride in enumerate((self.out_strides[0], *self.out_strides[3:])):
             origin, extent, step, of_output = self._results(b, n)
             dims.append(Dim(extent, step, stride * of_output))
             target = b.add(target, b.mul(origin, stride))
+        inner = dims.pop() if plan.pixels and plan.axes[-1].out_step > 1 else None
+        self._write(b, at, results, target, dims, block, inner)
+
+    def _write(
+        self, b: Builder, at: Places, results: Value, target: Index, dims: list[Dim], block: Index,
+        inner: Dim | None = None,
+    ) -> None:  # fmt: skip
+        """Results of a block of lanes, from some output on; an `inner` axis has its phases one after the other."""
+        plan, p = self.plan, self.plan.problem
         steps = self.out_strides[1], self.out_strides[2]
         target = b.add(target, lane_origin(plan, b, self.group, block, *steps))
-        dims += [Dim(n, src * channel_step, dst) for n, src, dst in lane_dims(plan, block, b, *steps)]
+        channel_step = plan.result_strides[1]
+        dims = [*dims, *(Dim(n, src * channel_step, dst) for n, src, dst in lane_dims(plan, block, b, *steps))]
         copy = Copy(
             isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
             accumulate=p.accumulate, past_caches=plan.past_caches, ordinary=plan.ordinary_sums,
             of_results=True,
         )  # fmt: skip
         output = b.at(at.of(self.output), target, STORAGE[p.out_dtype])
-        if plan.pixels and plan.axes[-1].out_step > 1:
-            inner = dims.pop(len(plan.axes) - 1)
+        if inner is not None:
             copy.emit_phases(b, results, output, dims, inner, plan.axes[-1].out_step, plan.block[-1])
         else:
             copy.emit(b, results, output, dims)

@@ -63,6 +63,12 @@ class AcrossRowsPlan(MatrixDataPlan):
         return -(-self.outputs // self.together)
 
     @property
+    def steps(self) -> int:
+        """Tiles of A, of all pieces, that a tile of outputs is made of: for taps of all phases and blocks of channels."""
+        deep = -(-self.in_channels // DEPTH)
+        return deep * prod(sum(phase.taps for phase in axis.phases) for axis in self.axes)
+
+    @property
     def tap_steps(self) -> Ints:
         """Of A, per axis, from tap to tap."""
         return tuple(axis.offset_step * step for axis, step in zip(self.axes, self.slab_strides[0], strict=True))
@@ -161,6 +167,11 @@ class GatheredDataPlan(AcrossRowsPlan):
         piece = self.together * DEPTH
         taps = prod(axis.taps for axis in self.axes)
         return piece, self.pieces * piece, taps * self.deep_blocks * self.pieces * piece
+
+    @property
+    def moves(self) -> int:
+        """Lines that are copied for every output."""
+        return self.pieces * self.steps
 
     @property
     def gathered_size(self) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.across_rows import MOST_PHASES, PER_TILE, AcrossRowsPlan, GatheredDataPlan
+from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import GATHER, LOAD_ROWS, NEAR_ROW, TILE_OVERHEAD, step_cycles
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, OVERFLOW, block_cost
@@ -20,12 +22,16 @@ from convgrad.problem.conv import Ints
 
 ROOM_BYTES = 1024 * 1024  # of what a task goes through again and again, in L2
 PIECE_ROW = 60.0  # cycles to begin with a tap
+PART, WINDOW = 1.8, 4.0  # cycles to move a part of a row of a window, and to begin with a window
+NEAR_PANELS = 24 * 1024  # bytes of weights that stay in L1 beside windows and results
 GATHERED = 1.2  # times the cycles of products of what was gathered, which comes from L2 for every tap
 FETCHED_BYTES = 12.0  # of weights per cycle, by tiles, from beyond L2
 FEWEST_TASKS = 4  # each of which packs, and gathers, for itself
 FETCHED_STORED = 2  # times that sums move
 SHARES = (1, 2, 4, 8, 16)
 MOST_OUTPUTS = 2048
+PARTS_OF_ROWS = (128, 512, 2048)  # outputs, of rows that may be cut
+MOST_TOGETHER = 24  # channels of windows that are one sum
 
 
 def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, AcrossRowsPlan]]:
@@ -46,11 +52,33 @@ def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tup
             kind, plan, tile=(1,) * len(plan.axes), block=(1,) * len(plan.axes), i_block=DEPTH, unroll=0, rows=ROWS,
             width=PER_TILE * COLUMNS if plan.out_channels > COLUMNS else COLUMNS,
         )  # fmt: skip
-        base = replace(base, blocks_per_task=base.lane_blocks)
-        found = [candidate for block in _blocks(base) for candidate in _candidates(replace(base, block=block))]
-        if found:
-            _, cycles, best = roomy(found, lambda candidate: candidate[0], lambda candidate: candidate[2].work_bytes[1])
-            yield cycles + _copies(best) + _again(best, packing), best
+        yield from _best(base, packing)
+
+
+def gathered_run_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, GatheredRunPlan]]:
+    """Likewise, of a problem of few channels that solves for Y, whose windows are summed number by number."""
+    axes, channels = plan.axes, plan.in_channels
+    meeting = all(axis.taps == taps for axis, taps in zip(axes[1:], plan.problem.taps, strict=True))
+    few = 0 < channels <= MOST_TOGETHER and channels % DEPTH > 0
+    if not (plan.solves_y and plan.watch and few and meeting and prod(plan.problem.taps) > 1 == axes[-1].offset_step):
+        return
+    base = as_kind(
+        GatheredRunPlan, plan, tile=(1,) * len(axes), block=(1,) * len(axes), i_block=channels, unroll=0, rows=ROWS,
+        width=PER_TILE * COLUMNS if plan.out_channels > COLUMNS else COLUMNS,
+    )  # fmt: skip
+    yield from _best(base, packing)
+
+
+def _best(base: AcrossRowsPlan, packing: float) -> Iterator[tuple[float, Any]]:
+    """The plan of the best blocks, if it can have any."""
+    base = replace(base, blocks_per_task=base.lane_blocks)
+    blocked = (replace(base, block=block) for block in _blocks(base))
+    if isinstance(base, GatheredRunPlan):
+        blocked = (plan for plan in blocked if plan.output_step is not None)
+    found = [candidate for plan in blocked for candidate in _candidates(plan)]
+    if found:
+        _, cycles, best = roomy(found, lambda candidate: candidate[0], lambda candidate: candidate[2].work_bytes[1])
+        yield cycles + _copies(best) + _again(best, packing), best
 
 
 def _candidates(plan: AcrossRowsPlan) -> Iterator[tuple[float, float, AcrossRowsPlan]]:
@@ -60,34 +88,42 @@ def _candidates(plan: AcrossRowsPlan) -> Iterator[tuple[float, float, AcrossRows
         cycles = _products(shared)
         wanted = (FEWEST_TASKS, LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (FEWEST_TASKS, LEAST_TASKS)
         for lanes in lanes_shared(shared, wanted):
-            for candidate in (lanes, *own_weights(lanes)):
+            for candidate in (lanes, *(own_weights(lanes) if plan.may_pack_weights else ())):
                 yield _cost(candidate, cycles), cycles, candidate
 
 
 def _products(plan: AcrossRowsPlan) -> float:
     """Cycles of products of tiles, and of loading and storing their sums."""
-    a_loads, b_loads = loads_of(plan.products)
-    lane_tiles, deep = plan.lane_tiles, -(-plan.in_channels // DEPTH)
-    taps = prod(sum(phase.taps for phase in axis.phases) for axis in plan.axes)  # of all phases
-    gathered = isinstance(plan, GatheredDataPlan)
+    (a_loads, b_loads), lane_tiles = loads_of(plan.products), plan.lane_tiles
+    a_row, b_row, waiting = _row_cycles(plan)
     tiles = -(-plan.outputs // plan.rows)
     cycles = 0.0
     for row_tiles, count in ((PER_TILE, tiles // PER_TILE), (1, tiles % PER_TILE)):
-        rows = a_loads * row_tiles * ROWS * (NEAR_ROW if gathered else 1 / LOAD_ROWS)
-        step = step_cycles(len(plan.products) * row_tiles * lane_tiles, rows + b_loads * lane_tiles * ROWS * NEAR_ROW)
+        loads = a_loads * row_tiles * ROWS * a_row + b_loads * lane_tiles * ROWS * b_row
+        step = waiting * step_cycles(len(plan.products) * row_tiles * lane_tiles, loads)
         moved = plan.i_blocks * (TILE_OVERHEAD + FETCHED_STORED * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
-        cycles += count * (taps * deep * step * (GATHERED if gathered else 1.0) + plan.phases * moved)
+        cycles += count * (plan.steps * step + plan.phases * moved)
     blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
     return plan.group_blocks * plan.lane_blocks * blocks * plan.planes_of_outputs * cycles
+
+
+def _row_cycles(plan: AcrossRowsPlan) -> tuple[float, float, float]:
+    """To load a row of A, and of B, and times as long as all takes."""
+    if isinstance(plan, GatheredRunPlan):  # of L1, with what all lanes of a task multiply if that is little
+        near = plan.packed_bytes * plan.blocks_per_task * plan.panel <= NEAR_PANELS
+        return 1 / LOAD_ROWS, 1 / LOAD_ROWS if near else NEAR_ROW, 1.0
+    gathered = isinstance(plan, GatheredDataPlan)
+    return NEAR_ROW if gathered else 1 / LOAD_ROWS, NEAR_ROW, GATHERED if gathered else 1.0
 
 
 def _copies(plan: AcrossRowsPlan) -> float:
     """Cycles of gathering, in every task."""
     if not isinstance(plan, GatheredDataPlan):
         return 0.0
-    taps, deep = prod(axis.taps for axis in plan.axes), -(-plan.in_channels // DEPTH)
-    lines = plan.blocks_of_tiles * plan.together * plan.pieces
-    return prod(plan.grid) * taps * deep * (GATHER * lines + PIECE_ROW)
+    outputs = plan.blocks_of_tiles * plan.together
+    if isinstance(plan, GatheredRunPlan):
+        return prod(plan.grid) * outputs * (WINDOW + PART * plan.moves)
+    return prod(plan.grid) * (GATHER * outputs * plan.moves + PIECE_ROW * plan.steps)
 
 
 def _again(plan: AcrossRowsPlan, packing: float) -> float:
@@ -109,8 +145,11 @@ def _cost(plan: AcrossRowsPlan, cycles: float) -> float:
 
 
 def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
-    """Shares of one axis, the outermost that is not whole, up to some number of outputs; rows are whole."""
+    """Shares of one axis, the outermost that is not whole, up to some number of outputs; rows are whole, or one is cut."""
     counts = [axis.count for axis in plan.axes]
+    if isinstance(plan, GatheredRunPlan):
+        sizes = (even_share(counts[-1], most) for most in PARTS_OF_ROWS)
+        yield from ((*[1] * (len(counts) - 1), size) for size in dict.fromkeys(sizes) if size < counts[-1])
     for n in range(len(counts) - 1):
         inner = prod(counts[n + 1 :])
         sizes = {1} | {even_share(counts[n], -(-counts[n] // share)) for share in SHARES if share <= counts[n]}
@@ -121,7 +160,7 @@ def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
 
 def _shares(plan: AcrossRowsPlan) -> list[int]:
     """Input channels that are packed at a time: whole tiles, and those of the order that is asked for."""
-    if plan.run_asked_for:
-        return [plan.run_asked_for]
+    if plan.run_asked_for or isinstance(plan, GatheredRunPlan):
+        return [plan.run_asked_for or plan.i_block]
     padded = -(-max(1, plan.in_channels) // DEPTH) * DEPTH
     return sorted({-(-even_share(padded, -(-padded // share)) // DEPTH) * DEPTH for share in SHARES})

@@ -1,0 +1,95 @@
+"""Few channels on tiles: taps of a row with their channels are one run, 32 numbers of which are a row of a tile."""
+
+from dataclasses import replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from codegen.dense_problems import X, Y, problem_of
+from codegen.matrix_checks import BF16_KINDS, ISA, alterations_of, check_blocks, check_kind, check_pieces, data, run
+from codegen.random_problems import altered, check_plan, random_problem
+from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.machine import machine_for, why_not
+
+pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
+MACHINE = machine_for(ISA)
+PROBLEMS = {
+    "a first layer": problem_of(Y, (23, 23), (11, 11), (7, 7), channels=(3, 33), stride=2, low=2),
+    "channels last, bias": problem_of(
+        Y, (23, 23), (11, 11), (7, 7), channels=(3, 33), stride=2, low=2, layout="NXC", bias=True
+    ),
+    "patches": problem_of(Y, (48, 32), (3, 2), (16, 16), channels=(3, 40), stride=16, layout="NXC"),
+    "one channel": problem_of(Y, (200,), (39,), (10,), channels=(1, 20), stride=5),
+    "a run of 32": problem_of(Y, (9, 20), (9, 17), (3, 4), channels=(8, 17), low=(1, 0), batch=2),
+    "an odd run": problem_of(Y, (9, 20), (9, 20), (3, 3), channels=(5, 20), low=1),
+    "groups": problem_of(Y, (9, 20), (9, 20), (3, 5), channels=(4, 17), low=(1, 2), groups=2),
+    "three axes": problem_of(Y, (5, 6, 9), (5, 6, 9), (3, 3, 3), channels=(2, 18), low=1),
+}
+
+
+def plan_of(problem):
+    return next(plan for plan in variants(problem, MACHINE) if isinstance(plan, GatheredRunPlan))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_whole_numbers_are_exact(name, dtype):
+    plan = plan_of(replace(PROBLEMS[name], dtype=dtype, out_dtype="f32"))
+    check_blocks(plan, alterations_of(dtype, list(PROBLEMS).index(name)))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", ["a first layer", "one channel", "an odd run", "patches"])
+def test_all_pieces_are_multiplied(name, dtype):
+    check_pieces(plan_of(replace(PROBLEMS[name], dtype=dtype, out_dtype="f32")))
+
+
+@pytest.mark.parametrize("kind", BF16_KINDS)
+def test_bf16_of_every_kind_is_multiplied_as_f32(kind):
+    check_kind(plan_of(replace(PROBLEMS["a first layer"], dtype="bf16", out_dtype="f32")), kind)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("side", ["x", "w"])
+@pytest.mark.parametrize("value", [np.inf, np.nan, 2.0**-131])
+def test_one_extreme_number_gives_the_bits_of_vectors(dtype, side, value):
+    plan = plan_of(replace(PROBLEMS["an odd run"], dtype=dtype, out_dtype="f32"))
+    given = data(
+        plan.problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s).astype(ml_dtypes.bfloat16)
+    )
+    given[side].flat[-1] = value
+    result, again = run(plan, given)
+    assert again
+    np.testing.assert_array_equal(result.view(np.uint32), run(plan.fallback, given)[0].view(np.uint32))
+
+
+def test_random_problems():
+    found = 0
+    for seed in range(600):
+        for plan in variants(random_problem(np.random.default_rng(seed)), MACHINE):
+            if isinstance(plan, GatheredRunPlan):
+                changed = plan if seed % 3 == 0 else altered(plan, np.random.default_rng(seed))
+                check_plan(plan.problem, changed, MACHINE, seed, low=bool(seed % 2))
+                found += 1
+    assert found > 30
+
+
+@pytest.mark.parametrize("mode", ["bf16", "any"])
+def test_numbers_beyond_a_run_are_not_multiplied_where_nobody_looks_for_infinity(mode):
+    problem = replace(PROBLEMS["a first layer"], fpmath_mode=mode)
+    assert not any(isinstance(plan, GatheredRunPlan) for plan in variants(problem, MACHINE))
+
+
+def test_chosen_for_few_channels():
+    layer = problem_of(Y, (224, 224), (112, 112), (7, 7), channels=(3, 64), stride=2, low=3, dtype="bf16")
+    layer = replace(layer, out_dtype="bf16")
+    plan = choose(layer, MACHINE)
+    assert isinstance(plan, GatheredRunPlan)
+    assert plan.run == 147
+    assert plan.run_blocks == 5
+    assert "of whole windows" in str(plan)
+    assert not isinstance(choose(replace(layer, unknown=X), MACHINE), GatheredRunPlan)
+    wide = problem_of(Y, (56, 56), (56, 56), (3, 3), channels=(64, 64), low=1, dtype="bf16")
+    assert not isinstance(choose(wide, MACHINE), GatheredRunPlan)
