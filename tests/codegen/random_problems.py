@@ -11,7 +11,7 @@ from codegen.emitted import run_here
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan, GatheredDataPlan
-from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
+from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
@@ -163,7 +163,7 @@ def _altered_data(plan, rng):
         changes["writes_in_place"] = False
         if isinstance(plan, AcrossRowsPlan):
             changes["block"] = _altered_rows(plan, rng)
-        if isinstance(plan, GatheredRunPlan):
+        if isinstance(plan, TileByTilePlan):
             changes["block"] = _altered_windows(plan, rng)
         elif not plan.spread:
             i_block = int(rng.integers(1, max(1, plan.in_channels) + 1))
@@ -187,10 +187,10 @@ def _altered_rows(plan, rng):
 
 
 def _altered_windows(plan, rng):
-    """Outputs that lie equally far apart: whole axes inside of one that is cut, perhaps the last."""
+    """Outputs that can be written: whole axes inside of one that is cut, perhaps the last."""
     counts, n = [axis.count for axis in plan.axes], int(rng.integers(len(plan.axes)))
     block = (*[1] * n, int(rng.integers(1, counts[n] + 1)), *counts[n + 1 :])
-    return block if replace(plan, block=block).output_step is not None else plan.block
+    return block if replace(plan, block=block).can_write else plan.block
 
 
 def _altered_weights(plan, rng):

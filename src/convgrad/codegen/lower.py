@@ -28,6 +28,7 @@ LOWERINGS = {
     "DotWeightsPlan": "by_dots.dot_weights.DotSums",
     "MatrixRunPlan": "by_matrix.matrix_runs.MatrixRunStages",
     "GatheredRunPlan": "by_matrix.gathered_runs.GatheredRunStages",
+    "GatheredRowsPlan": "by_matrix.gathered_rows.GatheredRowsStages",
     "GatheredDataPlan": "by_matrix.across_rows.GatheredStages",
     "AcrossRowsPlan": "by_matrix.across_rows.AcrossRowsStages",
     "MatrixDataPlan": "by_matrix.matrix_data.MatrixStages",

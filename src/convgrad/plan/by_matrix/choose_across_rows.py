@@ -9,9 +9,9 @@ from typing import Any
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.across_rows import MOST_PHASES, PER_TILE, AcrossRowsPlan, GatheredDataPlan
-from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import GATHER, LOAD_ROWS, NEAR_ROW, TILE_OVERHEAD, step_cycles
+from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, OVERFLOW, block_cost
 from convgrad.plan.general.blocks import even_share, lanes_shared, own_weights
 from convgrad.plan.general.data import KEPT_BYTES
@@ -31,7 +31,6 @@ FETCHED_STORED = 2  # times that sums move
 SHARES = (1, 2, 4, 8, 16)
 MOST_OUTPUTS = 2048
 PARTS_OF_ROWS = (128, 512, 2048)  # outputs, of rows that may be cut
-MOST_TOGETHER = 24  # channels of windows that are one sum
 
 
 def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, AcrossRowsPlan]]:
@@ -52,29 +51,15 @@ def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tup
             kind, plan, tile=(1,) * len(plan.axes), block=(1,) * len(plan.axes), i_block=DEPTH, unroll=0, rows=ROWS,
             width=PER_TILE * COLUMNS if plan.out_channels > COLUMNS else COLUMNS,
         )  # fmt: skip
-        yield from _best(base, packing)
+        yield from with_best_blocks(base, packing)
 
 
-def gathered_run_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, GatheredRunPlan]]:
-    """Likewise, of a problem of few channels that solves for Y, whose windows are summed number by number."""
-    axes, channels = plan.axes, plan.in_channels
-    meeting = all(axis.taps == taps for axis, taps in zip(axes[1:], plan.problem.taps, strict=True))
-    few = 0 < channels <= MOST_TOGETHER and channels % DEPTH > 0
-    if not (plan.solves_y and plan.watch and few and meeting and prod(plan.problem.taps) > 1 == axes[-1].offset_step):
-        return
-    base = as_kind(
-        GatheredRunPlan, plan, tile=(1,) * len(axes), block=(1,) * len(axes), i_block=channels, unroll=0, rows=ROWS,
-        width=PER_TILE * COLUMNS if plan.out_channels > COLUMNS else COLUMNS,
-    )  # fmt: skip
-    yield from _best(base, packing)
-
-
-def _best(base: AcrossRowsPlan, packing: float) -> Iterator[tuple[float, Any]]:
-    """The plan of the best blocks, if it can have any."""
+def with_best_blocks(base: AcrossRowsPlan, packing: float) -> Iterator[tuple[float, Any]]:
+    """Predicted cycles and the plan of the best blocks, if it can have any; `packing` are those of the input."""
     base = replace(base, blocks_per_task=base.lane_blocks)
     blocked = (replace(base, block=block) for block in _blocks(base))
-    if isinstance(base, GatheredRunPlan):
-        blocked = (plan for plan in blocked if plan.output_step is not None)
+    if isinstance(base, TileByTilePlan):
+        blocked = (plan for plan in blocked if plan.can_write)
     found = [candidate for plan in blocked for candidate in _candidates(plan)]
     if found:
         _, cycles, best = roomy(found, lambda candidate: candidate[0], lambda candidate: candidate[2].work_bytes[1])
@@ -109,7 +94,7 @@ def _products(plan: AcrossRowsPlan) -> float:
 
 def _row_cycles(plan: AcrossRowsPlan) -> tuple[float, float, float]:
     """To load a row of A, and of B, and times as long as all takes."""
-    if isinstance(plan, GatheredRunPlan):  # of L1, with what all lanes of a task multiply if that is little
+    if isinstance(plan, TileByTilePlan):  # of L1, with what all lanes of a task multiply if that is little
         near = plan.packed_bytes * plan.blocks_per_task * plan.panel <= NEAR_PANELS
         return 1 / LOAD_ROWS, 1 / LOAD_ROWS if near else NEAR_ROW, 1.0
     gathered = isinstance(plan, GatheredDataPlan)
@@ -121,7 +106,7 @@ def _copies(plan: AcrossRowsPlan) -> float:
     if not isinstance(plan, GatheredDataPlan):
         return 0.0
     outputs = plan.blocks_of_tiles * plan.together
-    if isinstance(plan, GatheredRunPlan):
+    if isinstance(plan, TileByTilePlan):
         return prod(plan.grid) * outputs * (WINDOW + PART * plan.moves)
     return prod(plan.grid) * (GATHER * outputs * plan.moves + PIECE_ROW * plan.steps)
 
@@ -147,7 +132,7 @@ def _cost(plan: AcrossRowsPlan, cycles: float) -> float:
 def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
     """Shares of one axis, the outermost that is not whole, up to some number of outputs; rows are whole, or one is cut."""
     counts = [axis.count for axis in plan.axes]
-    if isinstance(plan, GatheredRunPlan):
+    if isinstance(plan, TileByTilePlan):
         sizes = (even_share(counts[-1], most) for most in PARTS_OF_ROWS)
         yield from ((*[1] * (len(counts) - 1), size) for size in dict.fromkeys(sizes) if size < counts[-1])
     for n in range(len(counts) - 1):
@@ -160,7 +145,7 @@ def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
 
 def _shares(plan: AcrossRowsPlan) -> list[int]:
     """Input channels that are packed at a time: whole tiles, and those of the order that is asked for."""
-    if plan.run_asked_for or isinstance(plan, GatheredRunPlan):
+    if plan.run_asked_for or isinstance(plan, TileByTilePlan):
         return [plan.run_asked_for or plan.i_block]
     padded = -(-max(1, plan.in_channels) // DEPTH) * DEPTH
     return sorted({-(-even_share(padded, -(-padded // share)) // DEPTH) * DEPTH for share in SHARES})

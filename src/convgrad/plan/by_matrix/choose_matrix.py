@@ -13,7 +13,8 @@ from convgrad.plan.by_dots.choose_dots import dot_data_candidates, paired_output
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.by_dots.paired_outputs import PairedPlan
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan
-from convgrad.plan.by_matrix.choose_across_rows import across_rows_candidates, gathered_run_candidates
+from convgrad.plan.by_matrix.choose_across_rows import across_rows_candidates
+from convgrad.plan.by_matrix.choose_tile_by_tile import gathered_rows_candidates, gathered_run_candidates
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import (
@@ -98,6 +99,8 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     near = RESULT * prod(problem.shapes[solved])  # results that are moved while L1 holds them
     for cycles, windows in gathered_run_candidates(plan, dense):
         yield _felt(problem, cycles + cost - near + dense), windows
+    for cycles, rows in gathered_rows_candidates(plan):
+        yield _felt(problem, cycles + cost - near), rows
     if plan.solves_y and watch and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
         run = channels_in * plan.axes[-1].taps
         shape = best_matrix_tile(axes, channels_out, channels_in, taps, products, run=run)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_matrix.across_rows import GatheredDataPlan
-from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.plan.by_matrix.runs import Runs
+from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.problem.conv import Ints
 
 MOST_WRITTEN_OUT = 48  # moves of an output, beyond which there is a loop over rows of its window
@@ -15,16 +16,13 @@ PARTS = (8, 16)  # numbers that are moved at once, besides whole lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatheredRunPlan(Runs, GatheredDataPlan):
-    """A GatheredDataPlan whose sums go through all numbers of a window as one run, whatever taps and channels.
+class GatheredRunPlan(Runs, TileByTilePlan):
+    """A TileByTilePlan whose sums go through all numbers of a window as one run, whatever taps and channels.
 
     The slab is as dense as the image, as that of a MatrixRunPlan, so that what a window meets in a row of the image is
     one run of numbers. Those of all rows are copied one behind the other, in the order (output, piece, number of the
     window). A 7x7 on three channels, 147 numbers, is 5 products of tiles then, where row by row it is 7, a 3x3 on three
     channels 1 instead of 3; and rows of A begin with cache lines.
-
-    A task does so for one block of tiles of outputs at a time, multiplies that with all its blocks of lanes, and writes
-    what comes out, so that windows and results stay in L1. Outputs of a block lie equally far apart in the tensor.
     """
 
     KIND = "on matrix tiles, gathered window by window"
@@ -105,8 +103,8 @@ class GatheredRunPlan(Runs, GatheredDataPlan):
         return DEPTH * (self.run_blocks | 1)
 
     @property
-    def output_pitch(self) -> int:
-        """From output to output."""
+    def row_step(self) -> int:
+        """Of A, from an output to the next: all pieces."""
         return self.pieces * self.window_pitch
 
     @property
@@ -118,7 +116,7 @@ class GatheredRunPlan(Runs, GatheredDataPlan):
     @property
     def a_steps(self) -> tuple[int, int, int]:
         """Of A: from a piece, from a tile of the window, and from a block of tiles to the next."""
-        return self.window_pitch, DEPTH, self.together * self.output_pitch
+        return self.window_pitch, DEPTH, self.together * self.row_step
 
     @property
     def gathered_size(self) -> int:
@@ -130,58 +128,16 @@ class GatheredRunPlan(Runs, GatheredDataPlan):
         """None: there is one sum."""
         return (0,) * len(self.axes)
 
-    # --- results
-
-    @property
-    def may_pack_weights(self) -> bool:
-        """No: they would be packed again for every block of tiles."""
-        return False
-
-    @property
-    def output_step(self) -> int | None:
-        """From one output of a block to the next, in the tensor; None where steps differ."""
-        p = self.problem
-        strides = p.strides[p.solved]
-        return step_of_numbers(self.block, (strides[0], *strides[3:]))
-
-    @property
-    def result_size(self) -> int:
-        """Of one block of tiles and of lanes."""
-        return self.together * self.width
-
-    @property
-    def result_block(self) -> int:
-        """Likewise."""
-        return self.result_size
-
     def validate(self) -> None:
         """Assert what the emitter relies on; numbers beyond a window are finite, or the fallback computes all again."""
+        TileByTilePlan.validate(self)
+
+    def _validate_rows(self) -> None:
+        GatheredDataPlan._validate_rows(self)
         assert self.solves_y
-        assert not any((self.spread, self.pixels, self.reads_in_place, self.writes_in_place))
         assert all(axis.taps == taps for axis, taps in zip(self.axes[1:], self.problem.taps, strict=True))
         assert self.axes[-1].offset_step == 1
-        assert self.unroll == 0
-        assert self.width in (COLUMNS, 2 * COLUMNS)
-        assert self.rows == ROWS
-        assert set(self.tile) == {1}
         assert self.i_block == self.in_channels
-        assert self.output_step is not None
-        assert self.watch
-        assert self.fallback is not None
-        assert not self.problem.accumulate
-        self._validate_rows()
 
     def __str__(self) -> str:
         return super(GatheredRunPlan, self).__str__().replace("matrix tiles", "matrix tiles of whole windows", 1)
-
-
-def step_of_numbers(extents: Ints, strides: Ints) -> int | None:
-    """From one element of a box to the next, numbered through with the last axis fastest; None where steps differ."""
-    step, many = 0, 1
-    for extent, stride in zip(reversed(extents), reversed(strides), strict=True):
-        if extent > 1 and many > 1 and stride != many * step:
-            return None
-        if extent > 1 and many == 1:
-            step = stride
-        many *= extent
-    return step

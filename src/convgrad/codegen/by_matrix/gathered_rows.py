@@ -1,0 +1,78 @@
+"""Lowering of a GatheredRowsPlan: lines of channels copied from the tensor, and looked at, output by output."""
+
+from __future__ import annotations
+
+from convgrad.codegen.by_matrix.tile_by_tile import TileByTileStages
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.stages import Places
+from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
+from convgrad.plan.by_matrix.matrix import DEPTH
+from convgrad.problem.conv import Ints
+
+KIND = STORAGE["bf16"]
+
+
+class GatheredRowsStages(TileByTileStages):
+    """Both stages of a GatheredRowsPlan."""
+
+    plan: GatheredRowsPlan
+
+    @property
+    def steps(self) -> int:
+        """Taps and blocks of channels."""
+        return self.plan.a_tiles
+
+    @property
+    def _given(self) -> Ints:
+        return self.in_strides[0], *self.in_strides[3:]
+
+    def pack_input(self, b: Builder, at: Places) -> Value:
+        """Nothing; from what tap 0 of the first output meets on."""
+        place = b.mul(self.group, self.in_strides[1])
+        for axis, start, stride in zip(self.plan.axes, self.starts, self._given, strict=True):
+            place = b.add(place, b.mul(b.add(b.mul(start, axis.in_step), axis.phases[0].offset), stride))
+        return b.at(at.of(self.input), place, KIND)
+
+    def places(self) -> Ints:
+        """In the tensor."""
+        return tuple(axis.in_step * stride for axis, stride in zip(self.plan.axes, self._given, strict=True))
+
+    def gather(self, b: Builder, here: Value, rows: Value) -> None:
+        """Tap by tap, lines of 32 channels."""
+        plan, step = self.plan, self.plan.a_steps[1]
+        deep, rest = divmod(plan.in_channels, DEPTH)
+        of_tap = (deep + (rest > 0)) * step
+
+        def line(src: Value, dst: Value, count: int | None) -> None:
+            value = self.isa.load_bits(b, "bf16", src, DEPTH, None if count is None else index(count))
+            if self.watch is not None:
+                self.watch.note_bf16(b, value)
+            b.store(value, dst, 64)
+
+        def taps(n: int, src: Value, dst: Value) -> None:
+            if n < len(plan.axes):
+                of_src, of_dst = plan.axes[n].offset_step * self._given[n], _prod_taps(plan, n + 1) * of_tap
+                b.loop(
+                    0, plan.axes[n].taps,
+                    lambda r, _: taps(n + 1, b.at(src, b.mul(r, of_src), KIND), b.at(dst, b.mul(r, of_dst), KIND)),
+                    name="tap",
+                )  # fmt: skip
+                return
+            b.loop(
+                0, deep,
+                lambda d, _: line(b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, step), KIND), None), name="line",
+            )  # fmt: skip
+            if rest:
+                line(b.at(src, deep * DEPTH, KIND), b.at(dst, deep * step, KIND), rest)
+
+        taps(0, here, rows)
+
+
+def _prod_taps(plan: GatheredRowsPlan, n: int) -> int:
+    """Taps of the axes from n on."""
+    product = 1
+    for axis in plan.axes[n:]:
+        product *= axis.taps
+    return product
