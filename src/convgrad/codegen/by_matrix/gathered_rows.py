@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+
 from convgrad.codegen.by_matrix.tile_by_tile import TileByTileStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -11,7 +14,7 @@ from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.problem.conv import Ints
 
-KIND = STORAGE["bf16"]
+KIND, MOST_WRITTEN_OUT = STORAGE["bf16"], 32  # lines of an output
 
 
 class GatheredRowsStages(TileByTileStages):
@@ -40,10 +43,17 @@ class GatheredRowsStages(TileByTileStages):
         return tuple(axis.in_step * stride for axis, stride in zip(self.plan.axes, self._given, strict=True))
 
     def gather(self, b: Builder, here: Value, rows: Value) -> None:
-        """Tap by tap, lines of 32 channels."""
+        """Tap by tap, lines of 32 channels; in loops where they are many."""
         plan, step = self.plan, self.plan.a_steps[1]
         deep, rest = divmod(plan.in_channels, DEPTH)
         of_tap = (deep + (rest > 0)) * step
+
+        def each(count: int, body: Callable[[Index], None]) -> None:
+            if plan.a_tiles > MOST_WRITTEN_OUT:
+                b.loop(0, count, lambda i, _: body(i), name="line")
+                return
+            for i in range(count):
+                body(i)
 
         def line(src: Value, dst: Value, count: int | None) -> None:
             value = self.isa.load_bits(b, "bf16", src, DEPTH, None if count is None else index(count))
@@ -53,26 +63,15 @@ class GatheredRowsStages(TileByTileStages):
 
         def taps(n: int, src: Value, dst: Value) -> None:
             if n < len(plan.axes):
-                of_src, of_dst = plan.axes[n].offset_step * self._given[n], _prod_taps(plan, n + 1) * of_tap
-                b.loop(
-                    0, plan.axes[n].taps,
-                    lambda r, _: taps(n + 1, b.at(src, b.mul(r, of_src), KIND), b.at(dst, b.mul(r, of_dst), KIND)),
-                    name="tap",
+                inner = prod(axis.taps for axis in plan.axes[n + 1 :])
+                of_src, of_dst = plan.axes[n].offset_step * self._given[n], inner * of_tap
+                each(
+                    plan.axes[n].taps,
+                    lambda r: taps(n + 1, b.at(src, b.mul(r, of_src), KIND), b.at(dst, b.mul(r, of_dst), KIND)),
                 )  # fmt: skip
                 return
-            b.loop(
-                0, deep,
-                lambda d, _: line(b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, step), KIND), None), name="line",
-            )  # fmt: skip
+            each(deep, lambda d: line(b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, step), KIND), None))
             if rest:
                 line(b.at(src, deep * DEPTH, KIND), b.at(dst, deep * step, KIND), rest)
 
         taps(0, here, rows)
-
-
-def _prod_taps(plan: GatheredRowsPlan, n: int) -> int:
-    """Taps of the axes from n on."""
-    product = 1
-    for axis in plan.axes[n:]:
-        product *= axis.taps
-    return product

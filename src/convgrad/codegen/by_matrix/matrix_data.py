@@ -41,6 +41,13 @@ class MatrixSweep(Sweep):
         plan, b = self.plan, self.b
         assert isinstance(plan, MatrixDataPlan)
         (a_rows, a_step, a_piece), (c_rows, c_step) = self._rows(), self._sums()
+        results, out = self.room, STORAGE[plan.problem.out_dtype]
+        target = c_rows, c_step
+        if results is None:
+            results, out = b.at(self.results, spot.result, self.kind), self.kind
+        else:
+            tile = plan.rows * plan.width
+            c_rows, c_step = range(0, len(a_rows) * tile, tile), plan.width
         tile = MatrixTile(
             unit=UNITS[plan.isa](plan.rows),
             products=plan.products,
@@ -54,10 +61,23 @@ class MatrixSweep(Sweep):
             c_step=c_step,
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
-        tile.emit(
-            b, a, x, b.at(self.results, spot.result, self.kind), [*spot.sums, self._depth()],
-            fresh=self.fresh, start=self.bias,
+        tile.emit(b, a, x, results, [*spot.sums, self._depth()], fresh=self.fresh, start=self.bias)
+        if self.room is not None:
+            self._round(b.at(self.results, spot.result, out), *target)
+
+    def _round(self, target: Value, rows: Sequence[int], step: int) -> None:
+        """Results of a block of tiles, whose rows begin there and are as far apart."""
+        plan, b, room = self.plan, self.b, self.room
+        assert isinstance(plan, MatrixDataPlan)
+        assert room is not None
+        copy = Copy(
+            isa=self.isa, compute=plan.compute, src_dtype=plan.compute, dst_dtype=plan.problem.out_dtype,
+            ordinary=plan.ordinary_sums, of_results=True,
         )  # fmt: skip
+        dims = [Dim(plan.rows, plan.width, step), Dim(plan.width, 1, 1)]
+        for n, row in enumerate(rows):
+            source = b.at(room, n * plan.rows * plan.width, self.kind)
+            copy.emit(b, source, copy.dst_at(b, target, row), dims)
 
     def _depth(self) -> Reduction:
         """Blocks of input channels."""
@@ -114,6 +134,15 @@ class MatrixStages(WatchedStages):
         unit.begin(b)
         self.watched_task(b, at, task)
         unit.end(b)
+
+    @property
+    def result_bytes(self) -> int:
+        """Of the results of a task, or of one block of tiles."""
+        return round64(self.plan.tile_bytes) if self.plan.rounds_tiles else super().result_bytes
+
+    def _tile_room(self, b: Builder, at: Places) -> Value | None:
+        """In place of results."""
+        return b.at(at.scratch, self.slab_bytes, "i8") if self.plan.rounds_tiles else None
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,

@@ -205,7 +205,8 @@ class DataStages(InputSlab, Panels):
 
         def sweep(*, last: bool) -> None:
             self.sweep(
-                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, last=last
+                plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, last=last,
+                room=self._tile_room(b, at),
             ).run()  # fmt: skip
 
         alike = plan.last_vectors is None and not lane_columns(plan, last=True)[1]
@@ -213,6 +214,10 @@ class DataStages(InputSlab, Panels):
             sweep(last=plan.lane_blocks == 1)
         else:
             b.either(b.compare("slt", block, plan.lane_blocks - 1), lambda: sweep(last=False), lambda: sweep(last=True))
+
+    def _tile_room(self, b: Builder, at: Places) -> Value | None:
+        """Where tiles go that cannot be rounded on the way to memory."""
+        return None
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:
         plan, dims, target = self.plan, [], 0

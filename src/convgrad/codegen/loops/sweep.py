@@ -33,12 +33,13 @@ class Sweep:
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
         channels: Index, starts: list[Index], *, fresh: bool | Value, walks: Callable[[], list[Walk]] | None = None,
-        last: bool = False,
+        last: bool = False, room: Value | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
         self.walks, self.last = walks, last  # whether it is known to be the last block
+        self.room = room  # for a tile whose results are rounded on the way to the output
         self.vectors, self.halves = lane_columns(plan, last=last)  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
         self.tile = self._tile(plan.tile)

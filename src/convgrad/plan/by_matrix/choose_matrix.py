@@ -168,8 +168,8 @@ def finished_on_units(plan: OnUnit, cycles: float, fallback: DataPlan) -> OnUnit
         plan = replace(plan, i_block=plan.run_asked_for or plan.i_block)
         plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)
     plan = replace(plan, fallback=fallback) if plan.watch else plan
-    rounds = plan.BY_DOTS or plan.problem.out_dtype == "f32"  # on the way to memory, if need be
-    return replace(plan, writes_in_place=rounds and not isinstance(plan, AcrossRowsPlan) and writes_in_place(plan))
+    together = isinstance(plan, AcrossRowsPlan)
+    return plan if together else replace(plan, writes_in_place=writes_in_place(plan))
 
 
 # --- weights

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, SPLIT
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.room import MOST_STAGED_BYTES, staged_taps
@@ -86,6 +87,16 @@ class MatrixDataPlan(DataPlan):
     def splitting(self) -> float:
         """Into several pieces."""
         return SPLIT * self.pieces if self.pieces > 1 else 0.0
+
+    @property
+    def rounds_tiles(self) -> bool:
+        """Whether tiles are rounded on their way to the output: the unit stores f32 alone."""
+        return self.writes_in_place and self.problem.out_dtype != self.compute
+
+    @property
+    def tile_bytes(self) -> int:
+        """Of a block of tiles that is."""
+        return SIZES[self.compute] * prod(self.tile) * self.width if self.rounds_tiles else 0
 
     @property
     def exact(self) -> bool:
@@ -182,7 +193,7 @@ class MatrixDataPlan(DataPlan):
         assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
         assert self.i_block % DEPTH == 0
         assert not self.watch or (self.fallback is not None and not self.problem.accumulate)
-        assert not self.writes_in_place or (self.i_blocks == 1 and self.problem.out_dtype == "f32")
+        assert not self.writes_in_place or self.i_blocks == 1
 
     def __str__(self) -> str:
         lines = [

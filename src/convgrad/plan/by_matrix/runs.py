@@ -148,7 +148,6 @@ class MatrixRunPlan(Runs, MatrixDataPlan):
         assert self.watch
         assert self.fallback is not None
         assert not self.problem.accumulate
-        assert not self.writes_in_place or self.problem.out_dtype == "f32"
 
     def __str__(self) -> str:
         return MatrixDataPlan.__str__(self).replace("matrix tiles", "matrix tiles along runs of taps", 1)
