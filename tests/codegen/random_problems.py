@@ -11,8 +11,8 @@ from codegen.emitted import run_here
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan, GatheredDataPlan
-from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan

@@ -8,6 +8,7 @@ import pytest
 from codegen.dense_problems import W, X, Y, problem_of
 from codegen.matrix_checks import BF16_KINDS, ISA, check_blocks, check_kind, check_one_number, products_of
 from codegen.random_problems import altered, check_plan, random_problem
+from convgrad.plan.by_matrix import choose_tile_by_tile
 from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.choose import choose, variants
@@ -30,6 +31,11 @@ PROBLEMS = {
     "groups": problem_of(Y, (6, 9), (6, 9), (1, 1), channels=(20, 33), groups=3, bias=True, **LAST),
     "one channel": problem_of(Y, (6, 9), (6, 9), (1, 1), channels=(1, 5), **LAST),
 }
+
+
+@pytest.fixture(autouse=True)
+def _however_few_outputs(monkeypatch):
+    monkeypatch.setattr(choose_tile_by_tile, "FEWEST_OUTPUTS", 1)
 
 
 def plans_of(problem):
@@ -116,3 +122,10 @@ def test_no_product_is_for_nothing(monkeypatch):
     (plan,) = plans_of(replace(problem, out_dtype="bf16"))
     plan = replace(plan, block=(1, 4, 6), blocks_per_task=1)
     assert products_of(plan, monkeypatch) == 2 * 2 * 4 * 2
+
+
+def test_few_outputs_are_left_to_those_who_pack_weights_for_themselves(monkeypatch):
+    monkeypatch.setattr(choose_tile_by_tile, "FEWEST_OUTPUTS", 65)
+    assert not plans_of(problem_of(Y, (8, 8), (8, 8), (1, 1), channels=(64, 64), **LAST))
+    monkeypatch.setattr(choose_tile_by_tile, "FEWEST_OUTPUTS", 64)
+    assert plans_of(problem_of(Y, (8, 8), (8, 8), (1, 1), channels=(64, 64), **LAST))

@@ -26,7 +26,6 @@ LOWERINGS = {
     "PairedOutputsPlan": "by_dots.paired_outputs.PairedOutputsStages",
     "PairedFoldedPlan": "by_dots.paired_outputs.PairedFoldedStages",
     "DotWeightsPlan": "by_dots.dot_weights.DotSums",
-    "MatrixRunPlan": "by_matrix.matrix_runs.MatrixRunStages",
     "GatheredRunPlan": "by_matrix.gathered_runs.GatheredRunStages",
     "GatheredRowsPlan": "by_matrix.gathered_rows.GatheredRowsStages",
     "GatheredDataPlan": "by_matrix.across_rows.GatheredStages",

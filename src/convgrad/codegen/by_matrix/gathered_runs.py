@@ -5,20 +5,49 @@ from __future__ import annotations
 from itertools import product
 
 from convgrad.codegen.by_matrix.across_rows import first_place
-from convgrad.codegen.by_matrix.matrix_runs import MatrixRunStages
+from convgrad.codegen.by_matrix.runs import RunStages
 from convgrad.codegen.by_matrix.tile_by_tile import TileByTileStages
+from convgrad.codegen.copies.words import PAIR
+from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.matrix import TILE_NUMBERS
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.gathered_runs import MOST_WRITTEN_OUT, GatheredRunPlan
-from convgrad.plan.by_matrix.matrix import DEPTH
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH
 from convgrad.problem.conv import Ints
 
+PAIRS = DEPTH // PAIR  # of a tile
 
-class GatheredRunStages(TileByTileStages, MatrixRunStages):
+
+class GatheredRunStages(TileByTileStages, RunStages):
     """Both stages of a GatheredRunPlan."""
 
     plan: GatheredRunPlan  # pyright: ignore
+
+    # --- weights
+
+    @property
+    def weights_piece(self) -> int:  # pyright: ignore
+        """All tiles of lanes."""
+        return self.plan.lane_tiles * TILE_NUMBERS
+
+    def pack_panel(
+        self, b: Builder, at: Places, source: Value, target: Value, *,
+        lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
+    ) -> None:  # fmt: skip
+        """Zeros where tiles reach beyond a window."""
+        if self.plan.run % DEPTH:
+            emit_zero(b, self.isa, "f32", target, self.plan.panel // PAIR)
+        super().pack_panel(b, at, source, target, lanes=lanes, channels=channels)
+
+    def pair_place(self, b: Builder, outer: Index, k: Index, lane: int) -> Index:
+        """Of pair k of a window, from a lane on: a row of a tile."""
+        plan, block = self.plan, b.floor_div(k, PAIRS)
+        row = b.mul(b.sub(k, b.mul(block, PAIRS)), DEPTH)
+        return b.add(b.add(b.mul(block, plan.pieces * plan.width * DEPTH), row), lane // COLUMNS * TILE_NUMBERS)
+
+    # --- windows
 
     @property
     def steps(self) -> int:

@@ -17,11 +17,12 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.loops.lanes import whole_lanes
 from convgrad.codegen.stages import Places
+from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS
-from convgrad.plan.by_matrix.runs import DotRunPlan, MatrixRunPlan
+from convgrad.plan.by_matrix.runs import DotRunPlan
 
 
-def strides_of_taps(plan: DotRunPlan | MatrixRunPlan) -> list[int]:
+def strides_of_taps(plan: DotRunPlan) -> list[int]:
     """Of a panel per axis: those of the innermost one are in a run."""
     steps, step = [0], plan.panel // (plan.taps // plan.inner_taps)
     for taps in reversed(plan.problem.taps[:-1]):
@@ -33,7 +34,7 @@ def strides_of_taps(plan: DotRunPlan | MatrixRunPlan) -> list[int]:
 class RunStages(MatrixStages):
     """Both stages; a subclass says where a panel has each pair."""
 
-    plan: DotRunPlan | MatrixRunPlan  # pyright: ignore
+    plan: DotRunPlan | GatheredRunPlan  # pyright: ignore
     weights_piece: int  # from piece to piece of a panel
 
     def pair_place(self, b: Builder, outer: Index, k: Index, lane: int) -> Index:

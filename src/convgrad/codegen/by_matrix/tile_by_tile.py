@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from convgrad.codegen.by_matrix.matrix_data import MatrixStages, MatrixSweep
+from convgrad.codegen.by_matrix.matrix_data import MatrixStages
+from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.panels import bias_at
 from convgrad.codegen.ir import Builder

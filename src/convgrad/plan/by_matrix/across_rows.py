@@ -64,7 +64,7 @@ class AcrossRowsPlan(MatrixDataPlan):
 
     @property
     def steps(self) -> int:
-        """Tiles of A, of all pieces, that a tile of outputs is made of: for taps of all phases and blocks of channels."""
+        """Tiles of A that a tile of outputs of every phase is made of: taps times blocks of channels."""
         deep = -(-self.in_channels // DEPTH)
         return deep * prod(sum(phase.taps for phase in axis.phases) for axis in self.axes)
 

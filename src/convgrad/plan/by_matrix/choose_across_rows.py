@@ -57,9 +57,8 @@ def across_rows_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tup
 def with_best_blocks(base: AcrossRowsPlan, packing: float) -> Iterator[tuple[float, Any]]:
     """Predicted cycles and the plan of the best blocks, if it can have any; `packing` are those of the input."""
     base = replace(base, blocks_per_task=base.lane_blocks)
-    blocked = (replace(base, block=block) for block in _blocks(base))
-    if isinstance(base, TileByTilePlan):
-        blocked = (plan for plan in blocked if plan.can_write)
+    blocked = [replace(base, block=block) for block in _blocks(base)]
+    blocked = [plan for plan in blocked if not isinstance(plan, TileByTilePlan) or plan.can_write]
     found = [candidate for plan in blocked for candidate in _candidates(plan)]
     if found:
         _, cycles, best = roomy(found, lambda candidate: candidate[0], lambda candidate: candidate[2].work_bytes[1])
@@ -130,7 +129,7 @@ def _cost(plan: AcrossRowsPlan, cycles: float) -> float:
 
 
 def _blocks(plan: AcrossRowsPlan) -> Iterator[Ints]:
-    """Shares of one axis, the outermost that is not whole, up to some number of outputs; rows are whole, or one is cut."""
+    """Shares of one axis, the outermost that is not whole, of some outputs at most; rows are whole, or one is cut."""
     counts = [axis.count for axis in plan.axes]
     if isinstance(plan, TileByTilePlan):
         sizes = (even_share(counts[-1], most) for most in PARTS_OF_ROWS)

@@ -21,19 +21,16 @@ from convgrad.plan.by_matrix.matrix_blocks import (
     LOAD_ROWS,
     NEAR_ROW,
     TILE_OVERHEAD,
-    UNALIGNED_ROWS,
     VERDICT,
     best_window_blocks,
     step_cycles,
 )
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.by_matrix.runs import MOST_CHANNELS, MatrixRunPlan, all_in_a_row
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.general.blocks import best_blocks, even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import writes_in_place
-from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import cuts
 from convgrad.plan.units import Products, loads_of, needs_watch, products_on
@@ -101,14 +98,6 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
         yield _felt(problem, cycles + cost - near + dense), windows
     for cycles, rows in gathered_rows_candidates(plan):
         yield _felt(problem, cycles + cost - near), rows
-    if plan.solves_y and watch and 0 < channels_in <= MOST_CHANNELS and all_in_a_row(plan):
-        run = channels_in * plan.axes[-1].taps
-        shape = best_matrix_tile(axes, channels_out, channels_in, taps, products, run=run)
-        along = as_kind(
-            MatrixRunPlan, plan, block=shape.tile, tile=shape.tile, width=shape.width, rows=shape.rows,
-            i_block=channels_in, unroll=1,
-        )  # fmt: skip
-        yield _felt(problem, problem.groups * shape.cycles + cost + dense), along
 
 
 def _felt(problem: ConvProblem, cycles: float) -> float:
@@ -117,18 +106,15 @@ def _felt(problem: ConvProblem, cycles: float) -> float:
 
 
 def best_matrix_tile(
-    axes: tuple[GatherAxis, ...], channels: int, channels_in: int, taps: float, products: Products, *, run: int = 0
+    axes: tuple[GatherAxis, ...], channels: int, channels_in: int, taps: float, products: Products
 ) -> MatrixTileShape:
     """The cheapest block of one or two tiles of outputs by one or two of channels, for sums over taps and input.
 
-    `taps` are those of a phase, on average; which of them a tile meets is counted. With `run`, the innermost ones are
-    so many numbers with their channels, that rows of A begin with at any place.
+    `taps` are those of a phase, on average; which of them a tile meets is counted.
     """
     a_loads, b_loads = loads_of(products)
     pieces = 1 + max(piece for piece, _ in products)
-    deep = -(-(run or channels_in) // DEPTH)
-    taps = taps / axes[-1].taps if run else taps
-    a_rows = UNALIGNED_ROWS if run else 1
+    deep = -(-channels_in // DEPTH)
     best: MatrixTileShape | None = None
     *outer, inner = axes
     for lane_tiles in (1, 2) if channels > COLUMNS else (1,):
@@ -143,9 +129,9 @@ def best_matrix_tile(
             for tile in shapes:
                 tiles = prod(axis.tiles(size) for axis, size in zip(axes, tile, strict=True))
                 visits = prod(axis.visits(size) for axis, size in zip(outer, tile, strict=False))
-                visits *= inner.tiles(tile[-1]) if run else inner.visits(tile[-1])
+                visits *= inner.visits(tile[-1])
                 row_tiles = prod(tile) // rows
-                loads = a_loads * a_rows * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
+                loads = a_loads * row_tiles * rows / LOAD_ROWS + b_loads * lane_tiles * ROWS * b_row
                 step = step_cycles(len(products) * row_tiles * lane_tiles, loads)
                 cycles = blocks * (visits * deep * step + tiles * TILE_OVERHEAD)
                 if best is None or cycles < best.cycles:

@@ -15,7 +15,9 @@ from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.kinds import as_kind
 
 TileByTile = TypeVar("TileByTile", bound=TileByTilePlan)
-MOST_TOGETHER = 24  # channels of windows that are one sum
+MOST_TOGETHER, MOST_OF_PLANES = 24, 16  # channels of windows that are one sum: side by side, and of planes
+MOST_PIECES = 2  # of three, vectors are as fast
+FEWEST_OUTPUTS = 128
 
 
 def gathered_run_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tuple[float, GatheredRunPlan]]:
@@ -23,10 +25,11 @@ def gathered_run_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tu
 
     `packing` are the cycles of the input, which are not among those predicted.
     """
-    axes, channels = plan.axes, plan.in_channels
-    meeting = all(axis.taps == taps for axis, taps in zip(axes[1:], plan.problem.taps, strict=True))
-    few = 0 < channels <= MOST_TOGETHER and prod(plan.problem.taps) > 1 == axes[-1].offset_step
-    if plan.solves_y and plan.watch and few and meeting:
+    p, axes, channels = plan.problem, plan.axes, plan.in_channels
+    meeting = all(axis.taps == taps for axis, taps in zip(axes[1:], p.taps, strict=True))
+    few = 0 < channels <= (MOST_TOGETHER if p.strides[p.given][2] == 1 else MOST_OF_PLANES)
+    row = prod(p.taps) > 1 == axes[-1].offset_step
+    if plan.solves_y and plan.watch and plan.pieces <= MOST_PIECES and few and meeting and row:
         yield from with_best_blocks(_tile_by_tile(GatheredRunPlan, plan, channels), packing)
 
 
@@ -34,7 +37,8 @@ def gathered_rows_candidates(plan: MatrixDataPlan) -> Iterator[tuple[float, Gath
     """Of a problem of bf16 with channels side by side and no padding: nothing is packed."""
     p, channels = plan.problem, plan.in_channels
     together = p.dtype == "bf16" and p.strides[p.given][2] == 1 and channels > 0
-    run = -(-channels // DEPTH) * DEPTH
+    run, enough = -(-channels // DEPTH) * DEPTH, prod(axis.count for axis in plan.axes) >= FEWEST_OUTPUTS
+    together = together and enough  # else weights are better packed by those who multiply them
     if together and plan.watch and meets_whole_rows(plan) and plan.run_asked_for in (0, run):
         yield from with_best_blocks(_tile_by_tile(GatheredRowsPlan, plan, run), 0.0)
 

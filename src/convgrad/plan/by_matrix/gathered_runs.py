@@ -19,10 +19,9 @@ PARTS = (8, 16)  # numbers that are moved at once, besides whole lines
 class GatheredRunPlan(Runs, TileByTilePlan):
     """A TileByTilePlan whose sums go through all numbers of a window as one run, whatever taps and channels.
 
-    The slab is as dense as the image, as that of a MatrixRunPlan, so that what a window meets in a row of the image is
-    one run of numbers. Those of all rows are copied one behind the other, in the order (output, piece, number of the
-    window). A 7x7 on three channels, 147 numbers, is 5 products of tiles then, where row by row it is 7, a 3x3 on three
-    channels 1 instead of 3; and rows of A begin with cache lines.
+    The slab is as dense as the image, so that what a window meets in a row of it is one run of numbers. Those of all
+    rows are copied one behind the other, in the order (output, piece, number of the window). A 7x7 on three channels,
+    147 numbers, is 5 products of tiles then, where tap by tap it is 49, and rows of A begin with cache lines.
     """
 
     KIND = "on matrix tiles, gathered window by window"

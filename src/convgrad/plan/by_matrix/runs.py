@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from convgrad.plan.by_dots.dots import PAIR, DotDataPlan
-from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
+from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 
@@ -109,45 +109,3 @@ class DotRunPlan(Runs, DotDataPlan):
 
     def __str__(self) -> str:
         return DotDataPlan.__str__(self).replace("dot products", "dot products along runs of taps", 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixRunPlan(Runs, MatrixDataPlan):
-    """On matrix tiles: 32 numbers of a run are a row of A, whose rows are as far apart as the windows of outputs."""
-
-    KIND = "on matrix tiles, along runs"
-
-    @property
-    def run_blocks(self) -> int:
-        """Tiles that a run takes."""
-        return -(-self.run // DEPTH)
-
-    @property
-    def panel(self) -> int:
-        """Packed weights of one block of lanes: outer taps, tiles of a run, pieces, tiles of lanes."""
-        return self.taps // self.inner_taps * self.run_blocks * self.pieces * DEPTH * self.width
-
-    @property
-    def piece_step(self) -> int:
-        """With room for what the last tile reads beyond its run."""
-        return -(-prod(self.slab_extent) * self.in_channels // DEPTH) * DEPTH + DEPTH * self.run_blocks
-
-    @property
-    def slab_size(self) -> int:
-        """All pieces."""
-        return self.pieces * self.piece_step
-
-    def validate(self) -> None:
-        """Assert what the emitter relies on; numbers beyond a run are finite, or the fallback computes all again."""
-        Runs.validate(self)
-        assert not any((self.spread, self.pixels, self.reads_in_place))
-        assert self.width in (COLUMNS, 2 * COLUMNS)
-        assert 1 <= self.rows <= ROWS
-        assert prod(self.tile) in (self.rows, 2 * self.rows)
-        assert all(block % tile == 0 for block, tile in zip(self.block, self.tile, strict=True))
-        assert self.watch
-        assert self.fallback is not None
-        assert not self.problem.accumulate
-
-    def __str__(self) -> str:
-        return MatrixDataPlan.__str__(self).replace("matrix tiles", "matrix tiles along runs of taps", 1)
