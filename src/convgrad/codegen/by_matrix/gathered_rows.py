@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 from convgrad.codegen.by_matrix.tile_by_tile import TileByTileStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
-from convgrad.codegen.isa.base import STORAGE
+from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.problem.conv import Ints
 
 KIND, MOST_WRITTEN_OUT = STORAGE["bf16"], 32  # lines of an output
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAhead:
+    """Of rows that begin at some places, the line that each step of a sum meets of the present ones, `lines` apart."""
+
+    rows: Sequence[Value]
+    lines: Value  # a table, in numbers
+
+    def begin(self, b: Builder) -> None:
+        """Nothing."""
+
+    def go_on(self, b: Builder, done: Index) -> None:
+        """A line of each row."""
+        line = b.mul(b.lookup(self.lines, done), BYTES["bf16"])
+        for row in self.rows:
+            b.prefetch(b.beyond(row, line), keep=2)
 
 
 class GatheredRowsStages(TileByTileStages):
@@ -41,6 +60,17 @@ class GatheredRowsStages(TileByTileStages):
     def places(self) -> Ints:
         """In the tensor."""
         return tuple(axis.in_step * stride for axis, stride in zip(self.plan.axes, self._given, strict=True))
+
+    def row_ahead(self, b: Builder, here: Sequence[Value]) -> RowsAhead | None:
+        """Line by line."""
+        plan = self.plan
+        if not plan.fetches_rows:
+            return None
+        taps = product(*(range(axis.taps) for axis in plan.axes))
+        steps = [axis.offset_step * stride for axis, stride in zip(plan.axes, self._given, strict=True)]
+        places = [sum(tap * step for tap, step in zip(each, steps, strict=True)) for each in taps]
+        deep = -(-plan.in_channels // DEPTH)
+        return RowsAhead(here, b.module.table([place + d * DEPTH for place in places for d in range(deep)]))
 
     def gather(self, b: Builder, here: Value, rows: Value) -> None:
         """Tap by tap, lines of 32 channels; in loops where they are many."""

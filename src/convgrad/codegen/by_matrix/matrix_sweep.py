@@ -42,7 +42,8 @@ class MatrixSweep(Sweep):
             c_step=c_step,
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
-        tile.emit(b, a, x, results, [*spot.sums, self._depth()], fresh=self.fresh, start=self.bias)
+        walks = self.walks() if self.walks else ()
+        tile.emit(b, a, x, results, [*spot.sums, self._depth()], fresh=self.fresh, start=self.bias, walks=walks)
         if self.room is not None:
             self._round(b.at(self.results, spot.result, out), *target)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from math import prod
 
 from convgrad.codegen.by_matrix.matrix_data import MatrixStages
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
@@ -11,6 +12,7 @@ from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.panels import bias_at
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import round64
@@ -34,7 +36,7 @@ class TileByTileSweep(MatrixSweep):
 
     def _depth(self) -> Reduction:
         plan = self.plan
-        return Reduction(0, self.steps, plan.a_steps[1], plan.pieces * plan.width * DEPTH)
+        return Reduction(0, self.steps, plan.a_steps[1], plan.pieces * plan.width * DEPTH, pace=1)
 
     def _rows(self) -> tuple[Sequence[int], int, int]:
         plan = self.plan
@@ -80,6 +82,10 @@ class TileByTileStages(MatrixStages):
         """What one output meets, as rows of A."""
         raise NotImplementedError
 
+    def row_ahead(self, b: Builder, here: Sequence[Value]) -> Fetch | None:
+        """What the products of a block of lanes ask for: of what some outputs of the next block of tiles meet."""
+        return None
+
     def _task(self, b: Builder, at: Places, task: Value) -> None:
         """Block of tiles by block of tiles, each with all lanes."""
         plan = self.plan
@@ -103,41 +109,58 @@ class TileByTileStages(MatrixStages):
                 self.gather(b, here, b.at(rows, b.mul(o, plan.row_step), "i16"))
 
             b.loop(0, left, row, name="row")
-            b.loop(first, last, lambda block, _: self._lanes(b, at, rows, results, before, left, block), name="lanes")
+
+            def phase(block: Index, number: Index) -> None:
+                share = b.add(b.mul(b.sub(block, first), plan.phases), number)
+                ahead = self._share_ahead(b, origin, table, b.add(before, plan.together), share)
+                self._phase(b, at, rows, results, before, left, block, number, ahead)
+
+            def lanes(block: Index, _: object) -> None:
+                b.loop(0, plan.phases, lambda number, _: phase(block, number), name="phase")
+
+            b.loop(first, last, lanes, name="lanes")
 
         b.loop(0, b.floor_div(b.add(outputs, plan.together - 1), plan.together), tiles, name="tiles")
+
+    def _share_ahead(self, b: Builder, origin: Value, table: Value, after: Index, share: Index) -> Fetch | None:
+        """For the products of a block of lanes and a phase: their share of the outputs that come next in the block."""
+        plan = self.plan
+        each = -(-plan.together // (plan.blocks_per_task * plan.phases))
+        first, last = b.add(after, b.mul(share, each)), prod(plan.block) - 1
+        places = (b.lookup(table, b.minimum(b.add(first, o), last)) for o in range(each))
+        return self.row_ahead(b, [b.at(origin, place, "i16") for place in places])
 
     def _table(self, b: Builder) -> Value:
         """Where what each output of the block meets begins."""
         steps = zip(self.plan.block, self.places(), strict=True)
         return b.module.table([sum(index) for index in product(*([j * step for j in range(n)] for n, step in steps))])
 
-    def _lanes(
-        self, b: Builder, at: Places, rows: Value, results: Value, before: Index, left: Index, block: Index
+    def _phase(
+        self, b: Builder, at: Places, rows: Value, results: Value, before: Index, left: Index, block: Index,
+        number: Index, ahead: Fetch | None,
     ) -> None:  # fmt: skip
-        """What a block of lanes makes of the rows, phase by phase."""
+        """What a block of lanes makes of the rows in a phase."""
         plan = self.plan
         panel = b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.panel_step)
         weights = b.at(at.shared, panel, self.packed_kind)
         bias = bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
-        sweep = self.sweep(plan, b, rows, weights, results, bias, plan.in_channels, self.starts, fresh=True)
+        walks = (lambda: [ahead]) if ahead else None
+        sweep = self.sweep(
+            plan, b, rows, weights, results, bias, plan.in_channels, self.starts, fresh=True, walks=walks
+        )  # fmt: skip
+        places = self._phases(sweep.taps.strides)
+        of_weights, of_output = (
+            of_each[0] if plan.phases == 1 else b.lookup(b.module.table(of_each), number) for of_each in places
+        )
 
-        def phase(number: Index, _: object) -> None:
-            places = self._phases(sweep.taps.strides)
-            of_weights, of_output = (
-                of_each[0] if plan.phases == 1 else b.lookup(b.module.table(of_each), number) for of_each in places
-            )
+        def multiply(row_tiles: int) -> None:
+            sweep.run_tiles(row_tiles, self.steps, of_weights)
 
-            def multiply(row_tiles: int) -> None:
-                sweep.run_tiles(row_tiles, self.steps, of_weights)
-
-            if isinstance(left, Value):
-                b.either(b.compare("sgt", left, plan.rows), lambda: multiply(PER_TILE), lambda: multiply(1))
-            else:
-                multiply(-(-left // plan.rows))
-            self._write_row(b, at, results, before, left, block, of_output)
-
-        b.loop(0, plan.phases, phase, name="phase")
+        if isinstance(left, Value):
+            b.either(b.compare("sgt", left, plan.rows), lambda: multiply(PER_TILE), lambda: multiply(1))
+        else:
+            multiply(-(-left // plan.rows))
+        self._write_row(b, at, results, before, left, block, of_output)
 
     def _phases(self, weights: Sequence[int]) -> tuple[list[int], list[int]]:
         """Where the weights of each begin, and its outputs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -11,7 +11,7 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.isa.halves import with_lower_half
-from convgrad.codegen.loops.ahead import Walk
+from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.loops.half_vectors import lane_columns, row_columns
 from convgrad.codegen.loops.lanes import weights_steps
 from convgrad.codegen.loops.tap_sums import Spot, TapSums, paces
@@ -32,8 +32,8 @@ class Sweep:
 
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
-        channels: Index, starts: list[Index], *, fresh: bool | Value, walks: Callable[[], list[Walk]] | None = None,
-        last: bool = False, room: Value | None = None,
+        channels: Index, starts: list[Index], *, fresh: bool | Value, last: bool = False, room: Value | None = None,
+        walks: Callable[[], Sequence[Fetch]] | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias

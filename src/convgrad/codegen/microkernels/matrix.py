@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, COLUMNS, ROW_BYTES, TileUnit
+from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.plan.units import Products
 
@@ -34,11 +35,14 @@ class MatrixTile:
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool | Value,
-        start: Value | None = None,
+        start: Value | None = None, walks: Sequence[Fetch] = (),
     ) -> None:  # fmt: skip
-        """Start from zero or, for every row, the vectors at `start`; unless fresh, an i1 perhaps, from what C holds."""
+        """Start from zero or, for every row, the vectors at `start`; unless fresh, an i1 perhaps, from what C holds.
+
+        Lines of `walks` are asked for on the way.
+        """
         self.begin(b, c, fresh=fresh, start=start)
-        self.sum(b, a, x, reductions)
+        self.sum(b, a, x, reductions, walks)
         self.store(b, c, self.c_rows, self.c_step)
 
     def begin(self, b: Builder, c: Value, *, fresh: bool | Value, start: Value | None = None) -> None:
@@ -56,11 +60,16 @@ class MatrixTile:
             else:
                 self.unit.zero(b, tile)
 
-    def sum(self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction]) -> None:
+    def sum(
+        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], walks: Sequence[Fetch] = ()
+    ) -> None:  # fmt: skip
         """Add all products."""
+        for walk in walks:
+            walk.begin(b)
         *small, largest = self.products
         for products in (tuple(small), (largest,)) if small else ((largest,),):
-            self._reduce(b, a, x, reductions, products)
+            self._reduce(b, a, x, reductions, products, walks, 0)
+            walks = ()
 
     def store(self, b: Builder, c: Value, rows: Sequence[int], step: int) -> None:
         """The sums, tiles of rows and the rows of a tile as far apart as is said."""
@@ -74,7 +83,14 @@ class MatrixTile:
     def _c(self, m: int, n: int) -> int:
         return C_TILES[m * len(self.b_columns) + n]
 
-    def _reduce(self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products) -> None:
+    def _reduce(
+        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products,
+        walks: Sequence[Fetch], done: Index,
+    ) -> None:  # fmt: skip
+        if not (reductions and reductions[0].pace):
+            for walk in walks:
+                walk.go_on(b, done)
+            walks = ()
         if not reductions:
             self._multiply(b, a, x, products)
             return
@@ -84,7 +100,7 @@ class MatrixTile:
 
         def body(i: Index, _: object) -> None:
             here, there = b.at(a, b.mul(i, axis.a_step), "i16"), b.at(x, b.mul(i, b_step), "i16")
-            self._reduce(b, here, there, reductions[1:], products)
+            self._reduce(b, here, there, reductions[1:], products, walks, b.add(done, b.mul(i, axis.pace)))
 
         b.loop(axis.start, axis.stop, body, name="k")
 

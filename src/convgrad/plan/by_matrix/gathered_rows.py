@@ -7,6 +7,7 @@ from math import prod
 
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
+from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.problem.conv import Ints
 
 
@@ -34,6 +35,11 @@ class GatheredRowsPlan(TileByTilePlan):
     def moves(self) -> int:
         """Lines that are copied for every output."""
         return self.a_tiles
+
+    @property
+    def fetches_rows(self) -> bool:
+        """Whether lines of the next block of tiles are asked for while one is multiplied: L2 has not all of them."""
+        return self.problem.bytes_of(self.problem.given) > KEPT_BYTES
 
     @property
     def row_step(self) -> int:

@@ -75,8 +75,8 @@ class MatrixDataPlan(DataPlan):
 
     @property
     def fetches_slab(self) -> bool:
-        """No."""
-        return False
+        """As of vectors, where there are steps between taps to ask for lines in."""
+        return type(self) is MatrixDataPlan and self.taps > 1 and super(MatrixDataPlan, self).fetches_slab
 
     @property
     def fetches_weights(self) -> bool:
