@@ -23,6 +23,7 @@ from convgrad.problem.conv import Ints
 ROOM_BYTES = 1024 * 1024  # of what a task goes through again and again, in L2
 PIECE_ROW = 60.0  # cycles to begin with a tap
 PART, WINDOW = 1.8, 4.0  # cycles to move a part of a row of a window, and to begin with a window
+WRITTEN = 45.0  # to write what a block of tiles and lanes gives, before the next
 NEAR_PANELS = 24 * 1024  # bytes of weights that stay in L1 beside windows and results
 GATHERED = 1.2  # times the cycles of products of what was gathered, which comes from L2 for every tap
 FETCHED_BYTES = 12.0  # of weights per cycle, by tiles, from beyond L2
@@ -85,7 +86,8 @@ def _products(plan: AcrossRowsPlan) -> float:
     for row_tiles, count in ((PER_TILE, tiles // PER_TILE), (1, tiles % PER_TILE)):
         loads = a_loads * row_tiles * ROWS * a_row + b_loads * lane_tiles * ROWS * b_row
         step = waiting * step_cycles(len(plan.products) * row_tiles * lane_tiles, loads)
-        moved = plan.i_blocks * (TILE_OVERHEAD + FETCHED_STORED * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
+        begun = TILE_OVERHEAD + (WRITTEN if isinstance(plan, TileByTilePlan) else 0.0)
+        moved = plan.i_blocks * (begun + FETCHED_STORED * row_tiles * lane_tiles * ROWS / LOAD_ROWS)
         cycles += count * (plan.steps * step + plan.phases * moved)
     blocks = prod(-(-axis.count // size) for axis, size in zip(plan.axes, plan.block, strict=True))
     return plan.group_blocks * plan.lane_blocks * blocks * plan.planes_of_outputs * cycles

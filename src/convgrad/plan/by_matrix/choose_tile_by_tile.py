@@ -15,7 +15,7 @@ from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.kinds import as_kind
 
 TileByTile = TypeVar("TileByTile", bound=TileByTilePlan)
-MOST_TOGETHER, MOST_OF_PLANES = 24, 16  # channels of windows that are one sum: side by side, and of planes
+MOST_TOGETHER = 16  # channels of windows that are one sum
 MOST_PIECES = 2  # of three, vectors are as fast
 FEWEST_OUTPUTS = 128
 
@@ -27,8 +27,7 @@ def gathered_run_candidates(plan: MatrixDataPlan, packing: float) -> Iterator[tu
     """
     p, axes, channels = plan.problem, plan.axes, plan.in_channels
     meeting = all(axis.taps == taps for axis, taps in zip(axes[1:], p.taps, strict=True))
-    few = 0 < channels <= (MOST_TOGETHER if p.strides[p.given][2] == 1 else MOST_OF_PLANES)
-    row = prod(p.taps) > 1 == axes[-1].offset_step
+    few, row = 0 < channels <= MOST_TOGETHER, prod(p.taps) > 1 == axes[-1].offset_step
     if plan.solves_y and plan.watch and plan.pieces <= MOST_PIECES and few and meeting and row:
         yield from with_best_blocks(_tile_by_tile(GatheredRunPlan, plan, channels), packing)
 

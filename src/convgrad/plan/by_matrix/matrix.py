@@ -75,8 +75,9 @@ class MatrixDataPlan(DataPlan):
 
     @property
     def fetches_slab(self) -> bool:
-        """As of vectors, where there are steps between taps to ask for lines in."""
-        return type(self) is MatrixDataPlan and self.taps > 1 and super(MatrixDataPlan, self).fetches_slab
+        """As of vectors, between taps, of which there are some; pieces of f32 take so long that nothing waits."""
+        some = type(self) is MatrixDataPlan and self.pieces == 1 and self.taps > 1
+        return some and super(MatrixDataPlan, self).fetches_slab
 
     @property
     def fetches_weights(self) -> bool:
