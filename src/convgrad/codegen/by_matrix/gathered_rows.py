@@ -70,13 +70,13 @@ class GatheredRowsStages(TileByTileStages):
         steps = [axis.offset_step * stride for axis, stride in zip(plan.axes, self._given, strict=True)]
         places = [sum(tap * step for tap, step in zip(each, steps, strict=True)) for each in taps]
         deep = -(-plan.in_channels // DEPTH)
-        return RowsAhead(here, b.module.table([place + d * DEPTH for place in places for d in range(deep)]))
+        return RowsAhead(here, b.module.table([place + d * DEPTH for d in range(deep) for place in places]))
 
     def gather(self, b: Builder, here: Value, rows: Value) -> None:
         """Tap by tap, lines of 32 channels; in loops where they are many."""
         plan, step = self.plan, self.plan.a_steps[1]
         deep, rest = divmod(plan.in_channels, DEPTH)
-        of_tap = (deep + (rest > 0)) * step
+        of_block = prod(axis.taps for axis in plan.axes) * step
 
         def each(count: int, body: Callable[[Index], None]) -> None:
             if plan.a_tiles > MOST_WRITTEN_OUT:
@@ -94,14 +94,14 @@ class GatheredRowsStages(TileByTileStages):
         def taps(n: int, src: Value, dst: Value) -> None:
             if n < len(plan.axes):
                 inner = prod(axis.taps for axis in plan.axes[n + 1 :])
-                of_src, of_dst = plan.axes[n].offset_step * self._given[n], inner * of_tap
+                of_src, of_dst = plan.axes[n].offset_step * self._given[n], inner * step
                 each(
                     plan.axes[n].taps,
                     lambda r: taps(n + 1, b.at(src, b.mul(r, of_src), KIND), b.at(dst, b.mul(r, of_dst), KIND)),
                 )  # fmt: skip
                 return
-            each(deep, lambda d: line(b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, step), KIND), None))
+            each(deep, lambda d: line(b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, of_block), KIND), None))
             if rest:
-                line(b.at(src, deep * DEPTH, KIND), b.at(dst, deep * step, KIND), rest)
+                line(b.at(src, deep * DEPTH, KIND), b.at(dst, deep * of_block, KIND), rest)
 
         taps(0, here, rows)

@@ -89,10 +89,25 @@ class MatrixStages(WatchedStages):
             of, to = at_taps(b, firsts, taps)
             some = [(n, step) for n, (_, step) in zip(counts, taps, strict=True)]
             origin = b.at(source, of, STORAGE[p.dtype])
-            there = b.at(target, b.mul(to, plan.panel // plan.taps), self.packed_kind)
+            there = b.at(target, b.mul(to, plan.panel // (plan.runs * plan.taps)), self.packed_kind)
             self._pack_pieces(b, at, origin, there, lanes, channels, some)
 
         in_pieces(b, p.taps, plan.taps_staged, piece)
+
+    def _pack_rest(
+        self, b: Builder, at: Places, source: Value, target: Value, lanes: list[tuple[Index, int, int]],
+        channels: Index, in_step: int,
+    ) -> None:  # fmt: skip
+        """The last block of channels, filled up."""
+        plan, unit = self.plan, self.plan.channel_unit
+        rest = plan.in_channels % unit
+        if not rest:
+            return
+        whole = b.floor_div(channels, unit)
+        with b.when(b.compare("ne", b.mul(whole, unit), channels)):
+            origin = b.at(source, b.mul(whole, unit * in_step), STORAGE[plan.problem.dtype])
+            there = b.at(target, b.mul(whole, plan.panel // plan.runs), self.packed_kind)
+            self.pack_panel(b, at, origin, there, lanes=lanes, channels=(rest, unit, in_step))
 
     def _pack_pieces(
         self, b: Builder, at: Places, source: Value, target: Value, lanes: list[tuple[Index, int, int]],

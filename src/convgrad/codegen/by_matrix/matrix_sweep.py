@@ -43,7 +43,7 @@ class MatrixSweep(Sweep):
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         walks = self.walks() if self.walks else ()
-        tile.emit(b, a, x, results, [*spot.sums, self._depth()], fresh=self.fresh, start=self.bias, walks=walks)
+        tile.emit(b, a, x, results, [self._depth(), *spot.sums], fresh=self.fresh, start=self.bias, walks=walks)
         if self.room is not None:
             self._round(b.at(self.results, spot.result, out), *target)
 
@@ -66,7 +66,8 @@ class MatrixSweep(Sweep):
         plan, b = self.plan, self.b
         assert isinstance(plan, MatrixDataPlan)
         deep = b.floor_div(b.add(self.channels, DEPTH - 1), DEPTH)
-        return Reduction(0, deep, self._deep_step(), plan.pieces * plan.width * DEPTH)
+        of_block = plan.taps * plan.pieces * plan.width * DEPTH
+        return Reduction(0, deep, self._deep_step(), of_block, self.taps.paces[0])
 
     def _rows(self) -> tuple[Sequence[int], int, int]:
         """Where tiles of A begin, and how far apart their rows, and pieces, are."""

@@ -36,7 +36,8 @@ class TileByTileSweep(MatrixSweep):
 
     def _depth(self) -> Reduction:
         plan = self.plan
-        return Reduction(0, self.steps, plan.a_steps[1], plan.pieces * plan.width * DEPTH, pace=1)
+        others = plan.taps // prod(axis.taps for axis in plan.axes)  # which come between: all, or none
+        return Reduction(0, self.steps, plan.a_steps[1], others * plan.pieces * plan.width * DEPTH, pace=1)
 
     def _rows(self) -> tuple[Sequence[int], int, int]:
         plan = self.plan

@@ -86,9 +86,16 @@ class Panels:
                 self.pack_panel(b, at, origin, there, lanes=lanes, channels=(unit, unit, in_step))
 
             b.loop(0, b.floor_div(channels, unit), run, name="run")
+            self._pack_rest(b, at, source, target, lanes, channels, in_step)
         if bias is not None:
             with b.when(b.compare("eq", i_block, 0)):
                 pack_bias(plan, b, at, group, block, bias)
+
+    def _pack_rest(
+        self, b: Builder, at: Places, source: Value, target: Value, lanes: list[tuple[Index, int, int]],
+        channels: Index, in_step: int,
+    ) -> None:  # fmt: skip
+        """Channels that are less than a run: none."""
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,

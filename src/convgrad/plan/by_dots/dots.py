@@ -56,6 +56,11 @@ class DotDataPlan(MatrixDataPlan):
         return type(self) is DotDataPlan
 
     @property
+    def runs(self) -> int:
+        """One: taps come first."""
+        return 1
+
+    @property
     def hides_weights(self) -> bool:
         """Yes: see `tiles.dot_cycles`."""
         return True

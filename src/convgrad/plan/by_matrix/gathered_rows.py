@@ -15,7 +15,7 @@ from convgrad.problem.conv import Ints
 class GatheredRowsPlan(TileByTilePlan):
     """A TileByTilePlan of bf16 with channels side by side and no taps beside the image: there is no slab.
 
-    Lines of 32 channels are copied, and looked at on the way, in the order (tap, block of 32 channels, output,
+    Lines of 32 channels are copied, and looked at on the way, in the order (block of 32 channels, tap, output,
     channel). Phases, if there are any, have a tap each and meet the same.
     """
 

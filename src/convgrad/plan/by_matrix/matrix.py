@@ -56,9 +56,10 @@ class MatrixDataPlan(DataPlan):
     """Blocking of a problem that solves for X or Y on a matrix unit.
 
     Outputs of the innermost axis are the rows of A, `rows` at a time; output channels are the columns of B; input
-    channels, padded to whole tiles, are summed. The slab is in the order (block of 32 channels, piece, position,
-    channel), a panel in the order (tap, block of 32 channels, piece, block of 16 lanes, pair of channels, lane, channel
-    of the pair). Partners are as far apart as a block has pairs; bf16 that are moved two by two are neighbours instead.
+    channels, padded to whole tiles, are summed, block by block of 32: what the taps of a block meet overlaps, and stays
+    in L1. The slab is in the order (block of 32 channels, piece, position, channel), a panel in the order (block of 32
+    channels, tap, piece, block of 16 lanes, pair of channels, lane, channel of the pair). Partners are as far
+    apart as a block has pairs; bf16 that are moved two by two are neighbours instead.
 
     If `watch` is set, tasks look for numbers that pieces cannot stand for, and where there are any, `fallback` computes
     everything again.
@@ -116,8 +117,13 @@ class MatrixDataPlan(DataPlan):
 
     @property
     def runs(self) -> int:
-        """The unit has an order of its own."""
-        return 1
+        """Blocks of channels, each of which is summed tap by tap."""
+        return 1 if self.taps == 1 else self.deep_blocks
+
+    @property
+    def run_channels(self) -> int:
+        """Input channels whose weights are packed at a time."""
+        return self.i_block // self.runs
 
     @property
     def deep_blocks(self) -> int:
@@ -149,7 +155,7 @@ class MatrixDataPlan(DataPlan):
     @property
     def taps_staged(self) -> Ints:
         """Taps of a panel that are put in order at a time."""
-        return staged_taps(self.problem.taps, 4 * self.i_block * self.width)
+        return staged_taps(self.problem.taps, 4 * self.run_channels * self.width)
 
     @property
     def pairs_staged(self) -> int:
@@ -159,7 +165,7 @@ class MatrixDataPlan(DataPlan):
     @property
     def f32_panel_bytes(self) -> int:
         """Of the taps that are put in order at a time, as f32."""
-        return 4 * prod(self.taps_staged) * self.i_block * self.width
+        return 4 * prod(self.taps_staged) * self.run_channels * self.width
 
     @property
     def staged_bytes(self) -> int:

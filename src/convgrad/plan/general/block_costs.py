@@ -141,7 +141,7 @@ def _weights_cost(plan: DataPlan) -> float:
 def _lines_at_a_time(plan: DataPlan) -> float:
     """Of the panel of the next sweep, that a tile asks for in every step of its sum."""
     tiles = prod(-(-b // t) * len(a.phases) for a, b, t in zip(plan.axes, plan.block, plan.tile, strict=True))
-    steps = plan.runs * prod(axis.taps for axis in plan.axes[:-1])
+    steps = (1 if plan.ON_UNITS else plan.runs) * prod(axis.taps for axis in plan.axes[:-1])  # units ask for nothing
     return plan.panel * plan.packed_bytes / LINE / max(1, tiles * steps)
 
 
