@@ -13,6 +13,7 @@ from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan, GatheredDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
+from convgrad.plan.by_matrix.window_weights import WindowWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
@@ -204,6 +205,8 @@ def _altered_weights(plan, rng):
     changed = replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
     if isinstance(plan, RunWeightsPlan):
         return _altered_tiles(changed, rng)
+    if isinstance(plan, WindowWeightsPlan):  # whose tasks have all channels of x
+        return replace(changed, lane_shares=int(rng.integers(1, max(1, plan.lane_blocks) + 1)))
     if not plan.spread:
         tiles = -(-plan.row_count // plan.row_channels)
         changed = replace(

@@ -31,6 +31,7 @@ LOWERINGS = {
     "GatheredDataPlan": "by_matrix.across_rows.GatheredStages",
     "AcrossRowsPlan": "by_matrix.across_rows.AcrossRowsStages",
     "MatrixDataPlan": "by_matrix.matrix_data.MatrixStages",
+    "WindowWeightsPlan": "by_matrix.window_weights.WindowSums",
     "GatheredWeightsPlan": "by_matrix.gathered_weights.GatheredSums",
     "MatrixWeightsPlan": "by_matrix.matrix_weights.MatrixSums",
     "DotPointwisePlan": "by_dots.dot_pointwise.DotPointwiseStages",

@@ -81,11 +81,21 @@ class GatheredSums(MatrixSums):
         b.loop(*channels, of_row, step=plan.row_channels, name="row")
 
     def _gather(self, b: Builder, src: Value, dst: Value) -> None:
-        """Every channel of a block of tiles, row of windows by row: what is copied beyond a row is written over next.
+        """Every channel of a block of tiles."""
+        plan, (_, channel_step) = self.plan, self.plan.row_slab
+
+        def channel(c: Index, _: object) -> None:
+            here, there = b.at(src, b.mul(c, channel_step), "i16"), b.at(dst, b.mul(c, plan.row_step), "i16")
+            self._gather_row(b, here, there)
+
+        b.loop(0, plan.row_channels, channel, name="channel")
+
+    def _gather_row(self, b: Builder, src: Value, dst: Value) -> None:
+        """Of one channel at a tap, row of windows by row: what is copied beyond a row is written over next.
 
         What is copied beyond the last row meets windows of y that are zero.
         """
-        plan, (strides, channel_step) = self.plan, self.plan.row_slab
+        plan, (strides, _) = self.plan, self.plan.row_slab
         axes = [
             (size, strides[n] * (plan.axes[n].stride if n < len(plan.outer) else 1), plan.window_strides[n])
             for n, size in enumerate(plan.block[:-1])
@@ -108,12 +118,8 @@ class GatheredSums(MatrixSums):
                     value = b.load(f"<{numbers} x i16>", b.at(src, row * rows[1] + start, "i16"), 2)
                     b.store(value, b.at(dst, row * rows[2] + start, "i16"), 2)
 
-        def channel(c: Index, _: object) -> None:
-            here, there = b.at(src, b.mul(c, channel_step), "i16"), b.at(dst, b.mul(c, plan.row_step), "i16")
-            for piece in range(plan.pieces):
-                copy(0, b.at(here, piece * plan.x_piece, "i16"), b.at(there, piece * plan.row_piece, "i16"))
-
-        b.loop(0, plan.row_channels, channel, name="channel")
+        for piece in range(plan.pieces):
+            copy(0, b.at(src, piece * plan.x_piece, "i16"), b.at(dst, piece * plan.row_piece, "i16"))
 
 
 def row_vectors(windows: int) -> list[tuple[int, int]]:

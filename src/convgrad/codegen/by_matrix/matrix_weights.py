@@ -160,21 +160,22 @@ class MatrixSums(FlatSums):
             sweep((0, b.minimum(b.sub(self.plan.row_count, self.first_row), self.plan.share_rows)))
 
     def add_products(
-        self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction]
-    ) -> None:
-        """To the sums of one block of lanes, one tap and one block of tiles."""
-        plan = self.plan
+        self, b: Builder, a: Value, x: Value, at: tuple[Index, Index, Index], reductions: list[Reduction], *,
+        rows: int | None = None,
+    ) -> None:  # fmt: skip
+        """To the sums of one block of lanes, one tap and one block of tiles, or of some `rows` of it."""
+        plan, rows = self.plan, rows or self.plan.row_channels
         of_row = plan.sum_steps[1] if self.own else plan.width
         tile = MatrixTile(
             unit=UNITS[plan.isa](plan.rows),
             products=plan.products,
-            a_rows=range(0, plan.row_channels * plan.row_step, ROWS * plan.row_step),
+            a_rows=range(0, rows * plan.row_step, ROWS * plan.row_step),
             a_step=plan.row_step,
             a_piece=plan.row_piece,
             b_columns=range(0, 2 * plan.width, 2 * COLUMNS),
             b_step=2 * plan.width,
             b_piece=plan.y_piece,
-            c_rows=range(0, plan.row_channels * of_row, ROWS * of_row),
+            c_rows=range(0, rows * of_row, ROWS * of_row),
             c_step=of_row,
         )
         if self.own is None:
@@ -184,7 +185,7 @@ class MatrixSums(FlatSums):
 
         def store(target: Value, row_step: int | None) -> None:
             step = row_step or of_row
-            tile.store(b, target, range(0, plan.row_channels * step, ROWS * step), step)
+            tile.store(b, target, range(0, rows * step, ROWS * step), step)
 
         tile.begin(b, place, fresh=self.own.fresh(b))
         tile.sum(b, a, x, reductions)

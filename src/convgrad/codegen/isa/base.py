@@ -106,13 +106,14 @@ class Isa:
             one = b.load(STORAGE[dtype], b.at(address, lane, STORAGE[dtype]), BYTES[dtype])
             return b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
         if mask is not None:
-            bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
+            bits = b.cast("bitcast", _unknown(b, mask) if BYTES[dtype] == 2 else mask, vector_of(lanes, "i1"))
             return self.load_masked(b, stored, address, BYTES[dtype], bits)
         if count is None:
             return b.load(stored, address, BYTES[dtype])
         if count.text == "1":  # LLVM 22 reads two 16-bit numbers under a mask known to hold in one lane only
             one = b.load(STORAGE[dtype], address, BYTES[dtype])
             return b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 0")
+        count = _unknown(b, count) if BYTES[dtype] == 2 else count
         return self.load_masked(b, stored, address, BYTES[dtype], first_lanes(b, lanes, count))
 
     def store(self, b: Builder, dtype: str, value: Value, address: Value, count: Value | None = None) -> None:
@@ -151,6 +152,7 @@ class Isa:
         if count.text == "1":  # and writes two
             b.store(b.emit(kind, f"extractelement {raw}, i64 0"), address, align)
             return
+        count = _unknown(b, count) if align == 2 else count
         self.store_masked(b, raw, address, align, first_lanes(b, lanes, count))
 
     def load_masked(self, b: Builder, type_: str, address: Value, align: int, mask: Value) -> Value:
@@ -317,6 +319,14 @@ def first_lanes(b: Builder, lanes: int, count: Value) -> Value:
         return b.cast("bitcast", b.binary("xor", others, Value(others.type, "-1")), vector_of(lanes, "i1"))
 
     return b.once(("mask", lanes, count.text), mask)
+
+
+def _unknown(b: Builder, number: Value) -> Value:
+    """The same integer, of which LLVM does not find out that it is 1, or 0 and 1: it would take two lanes for one."""
+    if number.text.isdigit():
+        return number
+    asm = f'call {number.type} asm "", "=r,0"({number}) memory(none)'
+    return b.once(("unknown", number.text), lambda: b.emit(number.type, asm))
 
 
 def _suffix(type_: str) -> str:

@@ -14,7 +14,11 @@ from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.by_dots.paired_outputs import PairedPlan
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan
 from convgrad.plan.by_matrix.choose_across_rows import across_rows_candidates
-from convgrad.plan.by_matrix.choose_tile_by_tile import gathered_rows_candidates, gathered_run_candidates
+from convgrad.plan.by_matrix.choose_tile_by_tile import (
+    MOST_PIECES,
+    gathered_rows_candidates,
+    gathered_run_candidates,
+)
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import (
@@ -26,11 +30,13 @@ from convgrad.plan.by_matrix.matrix_blocks import (
     step_cycles,
 )
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.window_weights import ROWS_TOGETHER, WindowWeightsPlan
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.general.blocks import best_blocks, even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import writes_in_place
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import cuts
 from convgrad.plan.units import Products, loads_of, needs_watch, products_on
@@ -45,6 +51,7 @@ RESULT = 0.3  # cycles for a result that goes to memory and back before it is mo
 NEAR_WEIGHT, FAR_WEIGHT = 0.2, 1.2  # cycles more than vectors take to pack a weight, for every piece but the first
 FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
+MOST_OF_WINDOWS = 16  # channels of x whose taps share blocks of tiles
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
 
@@ -178,5 +185,9 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
             block=(1,) * len(axes), chunks=1, lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces,
             products=products, watch=watch,
         )  # fmt: skip
+        cycles, plan = best_window_blocks(plan)
+        yield _felt(problem, cycles), plan
+    if 0 < c <= MOST_OF_WINDOWS and prod(problem.taps) > 1 and pieces <= MOST_PIECES:
+        plan = as_kind(WindowWeightsPlan, plan, row_channels=ROWS_TOGETHER, row_shares=1, chunks=1, lane_shares=1)
         cycles, plan = best_window_blocks(plan)
         yield _felt(problem, cycles), plan

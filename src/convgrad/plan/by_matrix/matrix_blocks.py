@@ -148,7 +148,7 @@ def _products(plan: MatrixWeightsPlan) -> float:
     step = step_cycles(len(plan.products) * row_tiles * lane_tiles, loads)
     steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
     sums = TILE_OVERHEAD + SUM_ROWS * rows * lane_tiles
-    tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups * plan.taps
+    tiles = plan.row_blocks * plan.lane_blocks * plan.problem.groups
     return prod(plan.block_grid) * tiles * (steps * step + sums)
 
 
@@ -187,7 +187,7 @@ def _gathered(plan: MatrixWeightsPlan) -> float:
     if not isinstance(plan, GatheredWeightsPlan):
         return 0.0
     lines = prod(plan.block[:-1]) * -(-plan.block[-1] // DEPTH) * plan.pieces * plan.row_channels
-    tiles = -(-plan.row_count // plan.row_channels) * plan.problem.groups * plan.taps
+    tiles = plan.row_blocks * plan.problem.groups
     return GATHER * prod(plan.block_grid) * tiles * lines
 
 

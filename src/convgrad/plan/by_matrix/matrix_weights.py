@@ -66,6 +66,11 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return self.row_channels // ROWS
 
     @property
+    def row_blocks(self) -> int:
+        """Blocks of tiles along the rows of a group, at all taps."""
+        return self.taps * -(-self.row_count // self.row_channels)
+
+    @property
     def rows(self) -> int:
         """Of A and C that are in use: a product takes as long as it has rows."""
         return min(ROWS, max(1, self.row_count))
