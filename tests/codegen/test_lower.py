@@ -13,7 +13,7 @@ from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
 
 BASES = (DataPlan, WeightsPlan, PlaneDataPlan, PlaneWeightsPlan)  # data and weights in turn
-ABSTRACT = {"FlatWeightsPlan"}  # what two kinds have in common
+ABSTRACT = {"TileByTilePlan", "FlatWeightsPlan"}  # what two kinds have in common
 KINDS = {
     value
     for module in pkgutil.walk_packages(convgrad.plan.__path__, "convgrad.plan.")

@@ -61,11 +61,9 @@ class GatheredRowsStages(TileByTileStages):
         """In the tensor."""
         return tuple(axis.in_step * stride for axis, stride in zip(self.plan.axes, self._given, strict=True))
 
-    def row_ahead(self, b: Builder, here: Sequence[Value]) -> RowsAhead | None:
+    def row_ahead(self, b: Builder, here: Sequence[Value]) -> RowsAhead:
         """Line by line."""
         plan = self.plan
-        if not plan.fetches_rows:
-            return None
         taps = product(*(range(axis.taps) for axis in plan.axes))
         steps = [axis.offset_step * stride for axis, stride in zip(plan.axes, self._given, strict=True)]
         places = [sum(tap * step for tap, step in zip(each, steps, strict=True)) for each in taps]

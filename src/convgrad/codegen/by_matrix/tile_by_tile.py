@@ -83,9 +83,9 @@ class TileByTileStages(MatrixStages):
         """What one output meets, as rows of A."""
         raise NotImplementedError
 
-    def row_ahead(self, b: Builder, here: Sequence[Value]) -> Fetch | None:
-        """What the products of a block of lanes ask for: of what some outputs of the next block of tiles meet."""
-        return None
+    def row_ahead(self, b: Builder, here: Sequence[Value]) -> Fetch:
+        """What the products of a block of lanes ask for, if they do: of what some outputs to come meet."""
+        raise NotImplementedError
 
     def _task(self, b: Builder, at: Places, task: Value) -> None:
         """Block of tiles by block of tiles, each with all lanes."""
@@ -126,6 +126,8 @@ class TileByTileStages(MatrixStages):
     def _share_ahead(self, b: Builder, origin: Value, table: Value, after: Index, share: Index) -> Fetch | None:
         """For the products of a block of lanes and a phase: their share of the outputs that come next in the block."""
         plan = self.plan
+        if not plan.fetches_rows:
+            return None
         each = -(-plan.together // (plan.blocks_per_task * plan.phases))
         first, last = b.add(after, b.mul(share, each)), prod(plan.block) - 1
         places = (b.lookup(table, b.minimum(b.add(first, o), last)) for o in range(each))

@@ -38,7 +38,7 @@ class GatheredRowsPlan(TileByTilePlan):
 
     @property
     def fetches_rows(self) -> bool:
-        """Whether lines of the next block of tiles are asked for while one is multiplied: L2 has not all of them."""
+        """Where L2 has not all of it."""
         return self.problem.bytes_of(self.problem.given) > KEPT_BYTES
 
     @property

@@ -17,9 +17,16 @@ class TileByTilePlan(GatheredDataPlan):
     anywhere, if their channels lie side by side.
     """
 
+    KIND = ""
+
     @property
     def may_pack_weights(self) -> bool:
         """No: they would be packed again for every block of tiles."""
+        return False
+
+    @property
+    def fetches_rows(self) -> bool:
+        """Whether what the next block of tiles meets is asked for while one is multiplied."""
         return False
 
     @property
