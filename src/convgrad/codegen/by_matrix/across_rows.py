@@ -134,21 +134,27 @@ class GatheredSweep(AcrossRowsSweep):
         self._plane(phases, 0, 0, outputs)
 
 
-class GatheredStages(AcrossRowsStages):
-    """Both stages of a GatheredDataPlan."""
+class GatheredRoom(MatrixStages):
+    """What stages have that gather: room for that."""
 
     plan: GatheredDataPlan
-    sweep = GatheredSweep
 
     @property
     def gathered_start(self) -> int:
-        """Behind the slab."""
+        """Behind the slab, if there is one."""
         return super().slab_bytes
 
     @property
     def slab_bytes(self) -> int:
-        """Of the slab, and of what taps meet."""
+        """Of the slab, and of what is gathered."""
         return self.gathered_start + round64(self.plan.packed_bytes * self.plan.gathered_size)
+
+
+class GatheredStages(GatheredRoom, AcrossRowsStages):
+    """Both stages of a GatheredDataPlan."""
+
+    plan: GatheredDataPlan
+    sweep = GatheredSweep
 
     def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
         """And gather."""

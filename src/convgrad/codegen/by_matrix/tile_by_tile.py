@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from convgrad.codegen.by_matrix.matrix_data import MatrixStages
+from convgrad.codegen.by_matrix.across_rows import GatheredRoom
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.panels import bias_at
@@ -15,7 +15,6 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.reduction import Reduction
-from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.across_rows import PER_TILE
 from convgrad.plan.by_matrix.matrix import DEPTH
@@ -50,21 +49,11 @@ class TileByTileSweep(MatrixSweep):
         return range(0, self.row_tiles * tile, tile), plan.width
 
 
-class TileByTileStages(MatrixStages):
+class TileByTileStages(GatheredRoom):
     """Both stages; a subclass says how rows of A are put together, and of how many steps sums are."""
 
     plan: TileByTilePlan
     sweep = TileByTileSweep
-
-    @property
-    def gathered_start(self) -> int:
-        """Behind the slab, if there is one."""
-        return super().slab_bytes
-
-    @property
-    def slab_bytes(self) -> int:
-        """Of the slab, and of the rows of a block of tiles."""
-        return self.gathered_start + round64(self.plan.packed_bytes * self.plan.gathered_size)
 
     @property
     def steps(self) -> int:
