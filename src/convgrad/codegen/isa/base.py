@@ -106,7 +106,7 @@ class Isa:
             one = b.load(STORAGE[dtype], b.at(address, lane, STORAGE[dtype]), BYTES[dtype])
             return b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
         if mask is not None:
-            bits = b.cast("bitcast", _unknown(b, mask) if BYTES[dtype] == 2 else mask, vector_of(lanes, "i1"))
+            bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
             return self.load_masked(b, stored, address, BYTES[dtype], bits)
         if count is None:
             return b.load(stored, address, BYTES[dtype])
