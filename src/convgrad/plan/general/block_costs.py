@@ -22,6 +22,7 @@ EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally f
 LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly; of a task that a thread waits for
 FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
 STREAMED_BYTES, STREAM_BYTES = 256 * 1024, 32.0  # read in place that L2 does not keep for the next lanes; per cycle
+DISTANT_BYTES, DISTANT = (14 * 2**19, 6 * 2**19), 10.0  # likewise, which L3 may not keep, of one tap and of more
 BURST_LINES, BURST_BYTES = 8, 6.0  # at a time, and per cycle, where tiles are too few to fetch a line now and then
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
@@ -61,7 +62,8 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
                 again = max(again, tasks * read) - plan.problem.bytes_of(plan.problem.given)
                 runs = _far_runs(plan, given=True) + _far_runs(plan, given=False)
                 moved += PLANE_RUN * tasks * runs
-            return cycles * alone + moved + again / STREAM_BYTES
+            distant = min(1.0, _overflow(read, DISTANT_BYTES[plan.taps > 1]))
+            return cycles * alone + moved + again * ((1 - distant) / STREAM_BYTES + distant / DISTANT)
         return cycles * (OVERFLOW * (_overflow(read, SLAB_BYTES) + scattered) + alone) + moved
     few = plan.pixels and plan.rows_at_once <= FEW_ROWS and not plan.BY_DOTS  # words of L2 feed tiles as well
     room = ROWS_BYTES if few else SLAB_BYTES
