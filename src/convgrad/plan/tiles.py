@@ -109,7 +109,7 @@ def best_tile(
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
-    `inside`, it is no wider than the channels are many, if they fill a vector. `lines`, vectors are as long as lines:
+    `inside`, channels fill a vector at least: the last one begins early. `lines`, vectors are as long as lines:
     it may be crowded, see `most_rows`, unless vectors are loaded `alone`, see `Machine.loads_alone`. `short`, vectors
     are less than lines. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
@@ -125,7 +125,7 @@ def best_tile(
         [(size, axis.visits(size), axis.tiles(size)) for size in (sizes if n >= first else sizes[:1])]
         for n, axis in enumerate(axes)
     ]
-    useful = solved // lanes if inside else -(-solved // lanes)
+    useful = solved // lanes if inside and dots else -(-solved // lanes)
     for vectors in range(1, min(max(1, useful), MOST_VECTORS) + 1):
         blocks, rest = divmod(-(-solved // lanes), vectors)
         if dots or not blocks:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
+from convgrad.codegen.copies.asking import FAR_BYTES, LINES_AHEAD, PLACES_AHEAD, ask
 from convgrad.codegen.copies.copying import Copy, Dim
-from convgrad.codegen.copies.halves import HalvesCopy
+from convgrad.codegen.copies.halves import Also, HalvesCopy
 from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
 from convgrad.codegen.copies.paired_copies import PairedCopy, paired_copy
 from convgrad.codegen.copies.paired_weights import PairedPanel
+from convgrad.codegen.copies.split_runs import SplitRuns
 from convgrad.codegen.copies.split_weights import SplitPanel
 from convgrad.codegen.copies.splitting import Pieces
 from convgrad.codegen.copies.turned_windows import TurnedWindows
@@ -24,10 +26,11 @@ from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import COLUMNS, MatrixDataPlan, halves_of
+from convgrad.plan.costs import LINE
 from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
 
-PAIRS_AHEAD, FAR_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
+PAIRS_AHEAD, DISTANT_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
 
 
 class MatrixStages(WatchedStages):
@@ -81,7 +84,7 @@ class MatrixStages(WatchedStages):
             self._pack_pairs(b, at, source, target, lanes[0], channels)
             return
         taps = list(zip(p.taps, p.w_strides[3:], strict=True))
-        if not plan.stages_weights or plan.taps_staged == p.taps:
+        if not plan.stages_weights or plan.splits_runs or plan.taps_staged == p.taps:
             self._pack_pieces(b, at, source, target, lanes, channels, taps)
             return
 
@@ -119,6 +122,13 @@ class MatrixStages(WatchedStages):
         block = plan.lane_tiles * COLUMNS * plan.channel_unit
         pieces = Pieces(plan.pieces, block, plan.exact, self.watch, self.room)
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16", pieces=pieces)
+        last = plan.in_channels % plan.channel_unit
+        if plan.splits_runs:
+            whole = SplitRuns(
+                copy=copy, tiles=plan.lane_tiles, every=plan.taps, room=room, last=last, staging=at.scratch
+            )
+            whole.emit(b, source, target, (many, lane_step), (count, step))
+            return
         if plan.stages_weights:
             plain = replace(copy, dst_dtype="f32", pieces=None)
             pack_weights_panel(
@@ -129,8 +139,8 @@ class MatrixStages(WatchedStages):
             extents = tuple(extent for extent, _ in taps)
             taps = list(zip(extents, row_major(extents, room * plan.width), strict=True))
         panel = SplitPanel(
-            copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room,
-            last=plan.in_channels % plan.channel_unit,
+            copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room, last=last,
+            far=p.bytes_of("w") >= FAR_BYTES and not plan.stages_weights,
         )  # fmt: skip
         panel.emit(b, source, target, (many, lane_step), (count, step))
 
@@ -153,7 +163,7 @@ class MatrixStages(WatchedStages):
             taps=taps,
             staging=at.scratch,
             staged=plan.pairs_staged,
-            ahead=PAIRS_AHEAD if p.bytes_of("w") > FAR_BYTES else 0,
+            ahead=PAIRS_AHEAD if p.bytes_of("w") > DISTANT_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))
         if plan.in_channels % PAIR:
@@ -205,7 +215,8 @@ class MatrixStages(WatchedStages):
                     copy=copy, lanes=lanes, lane_step=stride, apart=first * stride, room=min(COLUMNS, unit // 2 - lane)
                 )  # fmt: skip
                 source, there = copy.src_at(b, tensor, lane * stride), b.at(packed, 2 * lane, "i16")
-                pairs.emit(b, source, there, outer, run, (run.extent, run.extent if lanes[1] else 0))
+                both = run.extent, run.extent if lanes[1] else 0
+                pairs.emit(b, source, there, outer, run, both, self._asks(b, pairs, run) if size == unit else None)
 
         whole = b.floor_div(channels, unit)
         if plan.in_channels >= unit:
@@ -214,6 +225,14 @@ class MatrixStages(WatchedStages):
             source = copy.src_at(b, tensor, b.mul(whole, unit * stride))
             with b.when(b.compare("ne", b.mul(whole, unit), channels)):
                 halves(source, b.at(packed, b.mul(whole, block), "i16"), outer, plan.in_channels % unit)
+
+    def _asks(self, b: Builder, pairs: HalvesCopy, run: Dim) -> Also | None:
+        """For numbers of the input that are read some places later, if L2 may not keep it."""
+        p, size = self.plan.problem, SIZES[self.plan.problem.dtype]
+        if p.bytes_of("x" if self.plan.solves_y else "y") < FAR_BYTES:
+            return None
+        ahead = PLACES_AHEAD * run.src * size if pairs.lane_step == 1 else LINES_AHEAD * LINE
+        return lambda _, here: ask(b, here, (ahead, ahead + pairs.apart * size))
 
     def _copy_pairs(self, b: Builder, tensor: Value, packed: Value, dims: list[Dim], channels: Index) -> None:
         """Likewise of numbers of one piece."""

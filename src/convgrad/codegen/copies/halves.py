@@ -6,7 +6,7 @@ apart are two vectors of a tensor: their pieces go side by side without a shuffl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy, nearly_contiguous
@@ -18,6 +18,7 @@ from convgrad.codegen.isa.base import STORAGE
 from convgrad.plan.by_matrix.matrix import COLUMNS
 
 Two = tuple[Index, Index]
+Also = Callable[[Index, Value], None]  # what is done besides with a pair, or a lane of a square, and its address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,13 @@ class HalvesCopy:
     apart: int
     room: int = COLUMNS
 
-    def emit(self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], run: Dim, runs: Two) -> None:
-        """All pairs, with zeros for numbers that there are not: but where nothing lies together these are left out."""
+    def emit(
+        self, b: Builder, src: Value, dst: Value, outer: Sequence[Dim], run: Dim, runs: Two, also: Also | None = None
+    ) -> None:
+        """All pairs, with zeros for numbers that there are not: but where nothing lies together these are left out.
+
+        `also` is done with each pair where lanes lie side by side, and with each lane of a square.
+        """
         if self.lane_step == 1:
             body = self._along_lanes
         elif run.src == 1 or nearly_contiguous([run], None):
@@ -45,20 +51,26 @@ class HalvesCopy:
         else:
             self._one_by_one(b, src, dst, outer, run, runs)
             return
-        self.copy.nest(b, src, dst, outer, lambda s, d: body(b, s, d, run, runs))
+        self.copy.nest(b, src, dst, outer, lambda s, d: body(b, s, d, run, runs, also))
 
-    def _along_lanes(self, b: Builder, src: Value, dst: Value, run: Dim, runs: Two) -> None:
+    def _along_lanes(
+        self, b: Builder, src: Value, dst: Value, run: Dim, runs: Two, also: Also | None
+    ) -> None:  # fmt: skip
         copy = self.copy
 
         def two(i: Index, both: bool) -> None:
             here = copy.src_at(b, src, b.mul(i, run.src))
+            if also is not None:
+                also(i, here)
             values = [self._row(b, copy.src_at(b, here, half * self.apart), 1, self.lanes[half]) for half in (0, both)]
             self._store(b, values[0], values[1] if both else None, copy.dst_at(b, dst, b.mul(i, run.dst)))
 
         b.loop(0, runs[1], lambda i, _: two(i, True), name="pair")
         b.loop(runs[1], runs[0], lambda i, _: two(i, False), name="alone")
 
-    def _in_squares(self, b: Builder, src: Value, dst: Value, run: Dim, runs: Two) -> None:
+    def _in_squares(
+        self, b: Builder, src: Value, dst: Value, run: Dim, runs: Two, also: Also | None
+    ) -> None:  # fmt: skip
         """Sixteen elements of the run at a time."""
         copy, room = self.copy, self._squares
 
@@ -75,6 +87,8 @@ class HalvesCopy:
                 square(i, half, counts[half])
 
             def two(j: Index, _: object) -> None:
+                if also is not None:
+                    also(j, copy.src_at(b, src, b.add(b.mul(i, run.src), b.mul(j, self.lane_step))))
                 values = [copy.isa.load(b, "f32", self._column(b, half, j), COLUMNS) for half in halves]
                 place = copy.dst_at(b, dst, b.mul(b.add(i, j), run.dst))
                 self._store(b, values[0], values[1] if len(values) > 1 else None, place)

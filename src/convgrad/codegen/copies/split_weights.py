@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from convgrad.codegen.copies.asking import TAPS_AHEAD, ask
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.isa.base import BYTES
 from convgrad.plan.by_matrix.matrix import COLUMNS, halves_of
+from convgrad.plan.costs import LINE
 from convgrad.plan.strides import row_major
+from convgrad.problem.conv import Ints
 
 PAIRS = 2 * COLUMNS  # numbers of a row of pairs
 
@@ -28,6 +32,7 @@ class SplitPanel:
     taps    (extent, source step) per spatial axis
     room    channels that a panel holds
     last    channels of a block that is not whole
+    far     whether L2 may not keep the source
     """
 
     copy: Copy
@@ -36,38 +41,70 @@ class SplitPanel:
     taps: Sequence[tuple[int, int]]
     room: int
     last: int
+    far: bool
 
     def emit(
         self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
     ) -> None:
         """`lanes` and `channels` are (how many there are, source step); what a panel holds besides becomes zero."""
         (many, lane_step), (count, step) = lanes, channels
-        pieces = self.copy.pieces
-        assert pieces is not None
-        tile_numbers = self.depth * COLUMNS
-        block_step = pieces.count * self.tiles * tile_numbers
-        tap_steps = row_major(tuple(extent for extent, _ in self.taps), self.room // self.depth * block_step)
-        taps = [Dim(extent, src, dst) for (extent, src), dst in zip(self.taps, tap_steps, strict=True)]
         if not (many == self.tiles * COLUMNS and count == self.room and self.room % self.depth == 0):
-            size = tap_steps[0] * self.taps[0][0]
+            size = self._tap_steps[0] * self.taps[0][0]
             emit_zero(b, self.copy.isa, "f32", target, size // 2)  # two bf16 per f32
 
         def block(n: Index, size: int) -> None:
             first, _ = runs = halves_of(size)
             for tile in range(self.tiles):
                 of = self.copy.src_at(b, source, b.add(b.mul(n, self.depth * step), tile * COLUMNS * lane_step))
-                to = b.at(target, b.add(b.mul(n, block_step), tile * tile_numbers), "i16")
+                to = b.at(target, b.add(b.mul(n, self._block_step), tile * self.depth * COLUMNS), "i16")
                 some = b.minimum(b.sub(many, tile * COLUMNS), COLUMNS)
                 pairs = HalvesCopy(copy=self.copy, lanes=(some, some), lane_step=lane_step, apart=first * step)
+
+                def emit(pairs=pairs, of=of, to=to) -> None:
+                    self._taps(b, pairs, of, to, Dim(first, step, PAIRS), runs)
+
                 if isinstance(some, int):
                     if some > 0:
-                        pairs.emit(b, of, to, taps, Dim(first, step, PAIRS), runs)
+                        emit()
                     continue
                 with b.when(b.compare("sgt", some, 0)):
-                    pairs.emit(b, of, to, taps, Dim(first, step, PAIRS), runs)
+                    emit()
 
         whole = b.floor_div(count, self.depth)
         b.loop(0, whole, lambda n, _: block(n, self.depth), name="block")
         if self.last:
             with b.when(b.compare("ne", b.mul(whole, self.depth), count)):
                 block(whole, self.last)
+
+    def _taps(
+        self, b: Builder, pairs: HalvesCopy, source: Value, target: Value, run: Dim, runs: tuple[int, int]
+    ) -> None:  # fmt: skip
+        """All taps; meanwhile, if weights are `far`, for lines that are read some taps later, or in the next block."""
+        taps = [Dim(extent, src, dst) for (extent, src), dst in zip(self.taps, self._tap_steps, strict=True)]
+        one, *others = self.copy.merged(b, taps) or [Dim(1, 0, 0)]
+        if others or not self.far:
+            pairs.emit(b, source, target, taps, run, runs)
+            return
+        assert isinstance(one.extent, int)
+        size, ahead = BYTES[self.copy.src_dtype], min(TAPS_AHEAD, one.extent)
+        rest = one.extent - ahead
+        later, next_block = ahead * one.src * size, (self.depth * run.src - rest * one.src) * size
+        places = (0, pairs.apart * size if pairs.lane_step == 1 else LINE)
+
+        def tap(t: Index, _: object) -> None:
+            of, to = self.copy.src_at(b, source, b.mul(t, one.src)), b.at(target, b.mul(t, one.dst), "i16")
+            further = b.select(b.compare("slt", t, rest), index(later), index(next_block)) if rest else next_block
+            pairs.emit(b, of, to, [], run, runs, lambda _, here: ask(b, b.beyond(here, further), places))
+
+        b.loop(0, one.extent, tap, name="tap")
+
+    @property
+    def _block_step(self) -> int:
+        """Of the target, from a block of channels to the next."""
+        assert self.copy.pieces is not None
+        return self.copy.pieces.count * self.tiles * self.depth * COLUMNS
+
+    @property
+    def _tap_steps(self) -> Ints:
+        """Of the target."""
+        return row_major(tuple(extent for extent, _ in self.taps), self.room // self.depth * self._block_step)

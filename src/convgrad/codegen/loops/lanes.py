@@ -30,14 +30,14 @@ def lane_origin(plan: DataPlan, b: Builder, group: Index, block: Index, group_st
     """Where the first lane of a block lies in a tensor."""
     first = b.mul(block, 0 if plan.spread else plan.width)
     if plan.lanes_begin_early and not plan.spread:
-        first = b.minimum(first, plan.out_channels - plan.width)
+        first = b.minimum(first, max(0, plan.out_channels - plan.width))
     return b.dot([(first_group(plan, b, group, block), group_step), (first, channel_step)])
 
 
 def whole_lanes(plan: DataPlan) -> bool:
     """Whether every lane of every block holds a channel."""
     if plan.lanes_begin_early:
-        return True
+        return plan.spread or plan.out_channels >= plan.width
     if plan.spread:
         return plan.lane_groups * plan.out_channels == plan.width and plan.problem.groups % plan.lane_groups == 0
     return plan.out_channels % plan.width == 0

@@ -153,6 +153,16 @@ class MatrixDataPlan(DataPlan):
         return not self.packs_pairs and 1 not in self.problem.w_strides[1:3]
 
     @property
+    def splits_runs(self) -> bool:
+        """Whether taps, and the channels or lanes between which they lie, are one run: 16 lanes are split at a time."""
+        p, every = self.problem, prod(self.problem.taps)
+        dense = every in p.w_strides[1:3] and all(
+            extent == 1 or step == place
+            for extent, step, place in zip(p.taps, p.w_strides[3:], row_major(p.taps, 1), strict=True)
+        )
+        return self.stages_weights and dense and 1 < every <= MOST_STAGED_BYTES // (4 * COLUMNS * DEPTH)
+
+    @property
     def taps_staged(self) -> Ints:
         """Taps of a panel that are put in order at a time."""
         return staged_taps(self.problem.taps, 4 * self.run_channels * self.width)
@@ -172,6 +182,8 @@ class MatrixDataPlan(DataPlan):
         """To pack a panel: some of it as f32, and room to stage that, or none; of bf16, room for pairs."""
         if self.packs_pairs:
             return 4 * self.taps * COLUMNS * self.pairs_staged
+        if self.splits_runs:
+            return 4 * self.taps * COLUMNS * DEPTH
         return 2 * (self.f32_panel_bytes + -self.f32_panel_bytes % LINE) if self.stages_weights else 0
 
     @property

@@ -56,6 +56,11 @@ class Runs:
         return True
 
     @property
+    def splits_runs(self: Any) -> bool:
+        """No: pairs may be of two taps."""
+        return False
+
+    @property
     def taps_staged(self: Any) -> Ints:
         """All."""
         return self.problem.taps

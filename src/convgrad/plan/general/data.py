@@ -76,6 +76,12 @@ class DataPlan(DataSlab):
         return self.writes_in_place or self.reads_weights
 
     @property
+    def fills_vectors(self) -> bool:
+        """Whether all lanes can hold channels: the last vector of the only block of lanes begins early, if it must."""
+        own = type(self) is DataPlan and not (self.pixels or self.spread)
+        return self.out_channels >= (max(self.lanes, self.width - self.lanes + 1) if own else self.width)
+
+    @property
     def fills_lines(self) -> bool:
         """Whether vectors are as long as cache lines, as those of instruction sets with masks are; else shorter."""
         return self.lanes * SIZES[self.compute] == LINE
@@ -239,7 +245,7 @@ class DataPlan(DataSlab):
         assert not self.spread or self.width == self.lanes or self.lanes % self.out_channels == 0
         assert not self.pixels or not (self.spread or self.pixel_major)
         assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
-        assert not self.writes_in_place or self.i_blocks == 1
+        assert not self.writes_in_place or (self.i_blocks == 1 and (self.spread or self.fills_vectors))
         assert not self.pixels or self.tile[-1] % self.lanes == 0
         assert not self.reads_weights or (self.may_read_weights and not self.packs_weights)
         assert self.runs == 1 or self.in_channels % self.channel_unit == 0 == self.i_block % self.channel_unit

@@ -38,7 +38,7 @@ def reads_in_place(plan: DataPlan) -> bool:
     if plan.spread:
         depthwise = plan.in_channels == plan.out_channels == 1
         return depthwise and given[1] == solved[1] == 1 and p.groups >= plan.lane_groups
-    return given[2] == solved[2] == 1 and plan.out_channels >= plan.width and not axes[-1].clipped
+    return given[2] == solved[2] == 1 and plan.fills_vectors and not axes[-1].clipped
 
 
 def rows_of_l1(plan: DataPlan) -> int:
@@ -120,7 +120,7 @@ def writes_in_place(plan: DataPlan) -> bool:
     if plan.spread:
         side_by_side = (plan.out_channels == 1 or solved[2] == 1) and solved[1] == plan.out_channels
         return side_by_side and plan.lane_groups * plan.out_channels == plan.width and p.groups >= plan.lane_groups
-    return solved[2] == 1 and plan.out_channels >= plan.width
+    return solved[2] == 1 and plan.fills_vectors
 
 
 def with_weights_in_place(plan: DataPlan) -> DataPlan:
