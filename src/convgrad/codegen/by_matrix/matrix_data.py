@@ -125,8 +125,9 @@ class MatrixStages(WatchedStages):
         last = plan.in_channels % plan.channel_unit
         if plan.splits_runs:
             whole = SplitRuns(
-                copy=copy, tiles=plan.lane_tiles, every=plan.taps, room=room, last=last, staging=at.scratch
-            )
+                copy=copy, tiles=plan.lane_tiles, every=plan.taps, room=room, last=last, staging=at.scratch,
+                next_panel=self._next_panel(room, lane_step, step),
+            )  # fmt: skip
             whole.emit(b, source, target, (many, lane_step), (count, step))
             return
         if plan.stages_weights:
@@ -141,8 +142,17 @@ class MatrixStages(WatchedStages):
         panel = SplitPanel(
             copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room, last=last,
             far=p.bytes_of("w") >= FAR_BYTES and not plan.stages_weights,
+            next_panel=self._next_panel(room, lane_step, step),
         )  # fmt: skip
         panel.emit(b, source, target, (many, lane_step), (count, step))
+
+    def _next_panel(self, room: int, lane_step: int, step: int) -> int:
+        """Numbers of w from a panel, or from a run of one, to what is packed next."""
+        plan = self.plan
+        if plan.runs > 1:
+            return room * step
+        by_lanes = plan.i_blocks == 1 or (plan.packs_weights and plan.blocks_per_task > 1)
+        return plan.width * lane_step if by_lanes else room * step
 
     def _pack_pairs(
         self, b: Builder, at: Places, source: Value, target: Value, lanes: tuple[Index, int, int],
@@ -163,6 +173,9 @@ class MatrixStages(WatchedStages):
             taps=taps,
             staging=at.scratch,
             staged=plan.pairs_staged,
+            room=room,
+            far=p.bytes_of("w") >= FAR_BYTES,
+            next_panel=self._next_panel(room, lane_step, step),
             ahead=PAIRS_AHEAD if p.bytes_of("w") > DISTANT_BYTES else 0,
         )
         panel.emit(b, source, target, (many, lane_step), (count, step))

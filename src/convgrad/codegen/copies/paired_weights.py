@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from convgrad.codegen.copies.asking import WORDS_AHEAD, TapsAhead, ask
 from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.paired_runs import PairedRun
 from convgrad.codegen.copies.squares import Dim
@@ -25,13 +26,16 @@ HIGH = -65536  # the bits of the second number of a word
 class PairedPanel:
     """target[taps, block of channels, tile of 16 lanes, pair, lane] = pairs of the channels of `source`.
 
-    depth     channels of a block
-    lanes     (extent, source step), `tiles` of them side by side in the panel
-    channels  (how many there are, source step)
-    taps      as in the source, in words of the target
-    ahead     pairs by which rows are asked for before they are read, where lanes lie side by side; 0: not at all
-    staging   room for `staged` pairs of a tile at all taps, where these lie between channels: the channels and taps of
-              a lane are one run
+    depth       channels of a block
+    room        channels that a panel holds
+    lanes       (extent, source step), `tiles` of them side by side in the panel
+    channels    (how many there are, source step)
+    taps        as in the source, in words of the target
+    ahead       pairs by which rows are asked for before they are read, where lanes lie side by side; 0: not at all
+    far         whether L2 may not keep the source, and what is read next is asked for where channels lie side by side
+    next_panel  numbers of the source from here to what is packed next
+    staging     room for `staged` pairs of a tile at all taps, where these lie between channels: the channels and taps
+                of a lane are one run
     """
 
     copy: PairedCopy
@@ -40,6 +44,9 @@ class PairedPanel:
     taps: Sequence[Dim]
     staging: Value
     staged: int
+    room: int
+    far: bool
+    next_panel: int
     ahead: int = 0
 
     def emit(
@@ -71,7 +78,7 @@ class PairedPanel:
                 if self._runs(lane_step, step):
                     self._run_by_run(b, of, to, pairs, step, Dim(some, lane_step, 1))
                 else:
-                    self.copy.emit(b, of, to, [*self.taps, Dim(pairs, PAIR * step, ROW_WORDS), Dim(some, lane_step, 1)])
+                    self._squares(b, of, to, Dim(pairs, PAIR * step, ROW_WORDS), Dim(some, lane_step, 1))
 
             # not those without a lane, which has no last one to read again
             tiles = self.tiles if many == lanes_in_all else b.floor_div(b.add(many, COLUMNS - 1), COLUMNS)
@@ -129,6 +136,26 @@ class PairedPanel:
                 return False
             place *= tap.extent
         return True
+
+    def _squares(self, b: Builder, source: Value, target: Value, pairs: Dim, lanes: Dim) -> None:
+        """Whatever lies side by side, turned or not; tap by tap if the rows that are read next are to be asked for."""
+        copy, size = self.copy, BYTES[self.copy.src_dtype]
+        one, *others = copy.merged(b, self.taps) or [Dim(1, 0, 0)]
+        if others or not self.far or pairs.src != PAIR:
+            copy.emit(b, source, target, [*self.taps, pairs, lanes])
+            return
+        assert isinstance(one.extent, int)
+        later = TapsAhead(
+            taps=one.extent, step=one.src * size, blocks=-(-self.room // self.depth), block=self.depth * size,
+            panel=self.next_panel * size, ahead=PAIR * WORDS_AHEAD // self.depth,
+        )  # fmt: skip
+
+        def tap(t: Index, _: object) -> None:
+            of, to = copy.src_at(b, source, b.mul(t, one.src)), copy.dst_at(b, target, b.mul(t, one.dst))
+            ask(b, b.beyond(of, later.further(b, t)), (lane * lanes.src * size for lane in range(COLUMNS)))
+            copy.emit(b, of, to, [pairs, lanes])
+
+        b.loop(0, one.extent, tap, name="tap")
 
     def _rows(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, taps: list[Dim]) -> None:
         """All lanes of two channels at a time, so that lines of weights are met once."""

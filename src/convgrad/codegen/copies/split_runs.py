@@ -30,11 +30,12 @@ class SplitRuns:
     Of each channel the taps are one run in the source, and so are those of the channels of a lane, or of the lanes of a
     channel. Partners are half a block of channels apart.
 
-    tiles     side by side in a block of lanes
-    every     taps
-    room      channels that a panel holds
-    last      channels of a block that is not whole
-    staging   room for 32 channels of 16 lanes, as f32
+    tiles       side by side in a block of lanes
+    every       taps
+    room        channels that a panel holds
+    last        channels of a block that is not whole
+    staging     room for 32 channels of 16 lanes, as f32
+    next_panel  numbers of the source from here to what is packed next
     """
 
     copy: Copy
@@ -43,6 +44,7 @@ class SplitRuns:
     room: int
     last: int
     staging: Value
+    next_panel: int
 
     def emit(
         self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
@@ -80,7 +82,8 @@ class SplitRuns:
             some = b.minimum(b.sub(many, tile * COLUMNS), COLUMNS)
             of = self.copy.src_at(b, source, tile * COLUMNS * lane_step)
             to = b.at(target, tile * DEPTH * COLUMNS, "i16")
-            further = COLUMNS * lane_step if tile + 1 < self.tiles else DEPTH * step - tile * COLUMNS * lane_step
+            behind = DEPTH * step if self.room > DEPTH else self.next_panel
+            further = COLUMNS * lane_step if tile + 1 < self.tiles else behind - tile * COLUMNS * lane_step
             next_one = b.beyond(of, further * BYTES[self.copy.src_dtype])
 
             def one(of=of, to=to, some=some, next_one=next_one) -> None:

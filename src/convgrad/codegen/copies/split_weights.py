@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.copies.asking import TAPS_AHEAD, ask
+from convgrad.codegen.copies.asking import SPLIT_AHEAD, TapsAhead, ask
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES
 from convgrad.plan.by_matrix.matrix import COLUMNS, halves_of
 from convgrad.plan.costs import LINE
@@ -27,12 +27,13 @@ class SplitPanel:
 
     Partners are half a block of channels apart.
 
-    tiles   side by side in a block of lanes
-    depth   channels of a block
-    taps    (extent, source step) per spatial axis
-    room    channels that a panel holds
-    last    channels of a block that is not whole
-    far     whether L2 may not keep the source
+    tiles       side by side in a block of lanes
+    depth       channels of a block
+    taps        (extent, source step) per spatial axis
+    room        channels that a panel holds
+    last        channels of a block that is not whole
+    far         whether L2 may not keep the source, of which lines are asked for before they are read
+    next_panel  numbers of the source from here to what is packed next
     """
 
     copy: Copy
@@ -42,6 +43,7 @@ class SplitPanel:
     room: int
     last: int
     far: bool
+    next_panel: int
 
     def emit(
         self, b: Builder, source: Value, target: Value, lanes: tuple[Index, int], channels: tuple[Index, int]
@@ -86,14 +88,16 @@ class SplitPanel:
             pairs.emit(b, source, target, taps, run, runs)
             return
         assert isinstance(one.extent, int)
-        size, ahead = BYTES[self.copy.src_dtype], min(TAPS_AHEAD, one.extent)
-        rest = one.extent - ahead
-        later, next_block = ahead * one.src * size, (self.depth * run.src - rest * one.src) * size
+        size = BYTES[self.copy.src_dtype]
+        later = TapsAhead(
+            taps=one.extent, step=one.src * size, blocks=self.room // self.depth, block=self.depth * run.src * size,
+            panel=self.next_panel * size, ahead=2 * SPLIT_AHEAD // self.depth,
+        )  # fmt: skip
         places = (0, pairs.apart * size if pairs.lane_step == 1 else LINE)
 
         def tap(t: Index, _: object) -> None:
             of, to = self.copy.src_at(b, source, b.mul(t, one.src)), b.at(target, b.mul(t, one.dst), "i16")
-            further = b.select(b.compare("slt", t, rest), index(later), index(next_block)) if rest else next_block
+            further = later.further(b, t)
             pairs.emit(b, of, to, [], run, runs, lambda _, here: ask(b, b.beyond(here, further), places))
 
         b.loop(0, one.extent, tap, name="tap")

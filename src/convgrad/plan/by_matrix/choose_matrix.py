@@ -48,10 +48,11 @@ FAR_ROW = 3.5  # cycles for a row of weights from beyond L2
 PIECES = 20000.0  # cycles of VERDICT, and of borders and ends of all that is cut into pieces
 SHARED = 1.15  # times the cycles: others on a core slow tiles, and what comes from L2, more than they do vectors
 RESULT = 0.3  # cycles for a result that goes to memory and back before it is moved
-NEAR_WEIGHT, FAR_WEIGHT = 0.2, 1.2  # cycles more than vectors take to pack a weight, for every piece but the first
+NEAR_WEIGHT, FAR_WEIGHT = 0.2, 0.4  # cycles more than vectors take to pack a weight, for every piece but the first
 FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_OF_WINDOWS = 16  # channels of x whose taps share blocks of tiles
+WINDOWS_FIRST, WINDOWS_LAST = 1.05, 1.4  # times the cycles: of such, channels of y being first or last
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
 
@@ -190,4 +191,5 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
     if 0 < c <= MOST_OF_WINDOWS and prod(problem.taps) > 1 and pieces <= MOST_PIECES:
         plan = as_kind(WindowWeightsPlan, plan, row_channels=ROWS_TOGETHER, row_shares=1, chunks=1, lane_shares=1)
         cycles, plan = best_window_blocks(plan)
-        yield _felt(problem, cycles), plan
+        first = abs(problem.y_strides[2]) > abs(problem.y_strides[-1])
+        yield _felt(problem, cycles) * (WINDOWS_FIRST if first else WINDOWS_LAST), plan
