@@ -112,3 +112,11 @@ def test_chosen_for_first_layers():
     assert not any(isinstance(plan, WindowWeightsPlan) for plan in variants(one_tap, MACHINE))
     many = problem_of(W, (56, 56), (56, 56), (3, 3), channels=(17, 64), low=1, dtype="bf16")
     assert not any(isinstance(plan, WindowWeightsPlan) for plan in variants(many, MACHINE))
+
+
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+def test_few_numbers_of_a_window_are_for_vectors_where_channels_of_y_lie_together(layout):
+    layer = problem_of(W, (16000,), (3199,), (10,), channels=(1, 512), stride=5, dtype="bf16",
+                       layout=layout)  # fmt: skip
+    chosen = choose(replace(layer, out_dtype="bf16"), MACHINE)
+    assert isinstance(chosen, WindowWeightsPlan) == (layout == "NCX")
