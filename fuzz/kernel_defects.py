@@ -14,6 +14,7 @@ import convgrad.codegen.copies.contiguous as contiguous
 import convgrad.codegen.copies.copying as copying
 import convgrad.codegen.copies.input_slab as input_slab
 import convgrad.codegen.copies.panels as panels
+import convgrad.codegen.copies.split_runs as split_runs
 import convgrad.codegen.copies.split_weights as split_weights
 import convgrad.codegen.general.data as data
 import convgrad.codegen.general.flat as flat
@@ -239,7 +240,8 @@ KERNEL_DEFECTS = {
     ),
     "pairs the wrong way": Mutant(
         "weights are paired by other channels than the input",
-        wrap(split_weights, "HalvesCopy", _other_partners), like=_on_tiles, isa=TILES,
+        all_of(*(wrap(module, "HalvesCopy", _other_partners) for module in (split_weights, split_runs))),
+        like=_on_tiles, isa=TILES,
     ),
     "tiles filled up with anything": Mutant(
         "channels that fill up a tile, and pads, are not zeroed",

@@ -160,7 +160,8 @@ class MatrixDataPlan(DataPlan):
             extent == 1 or step == place
             for extent, step, place in zip(p.taps, p.w_strides[3:], row_major(p.taps, 1), strict=True)
         )
-        return self.stages_weights and dense and 1 < every <= MOST_STAGED_BYTES // (4 * COLUMNS * DEPTH)
+        few = 1 < every <= MOST_STAGED_BYTES // (4 * COLUMNS * DEPTH)
+        return self.pieces > 1 and self.stages_weights and dense and few
 
     @property
     def taps_staged(self) -> Ints:
