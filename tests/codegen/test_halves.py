@@ -98,7 +98,8 @@ def test_panels_of_weights(dtype, lanes, channels, side, depth):
     def body(b, src, dst, many, count):
         panel = SplitPanel(
             copy=copy_of(b, dtype, tiles * COLUMNS * depth), tiles=tiles, depth=depth,
-            taps=[(taps, channels * lanes)], room=room, last=channels % depth,
+            taps=[(taps, channels * lanes)], room=room, last=channels % depth, far=side == "lanes" or lanes == 32,
+            next_panel=tiles * COLUMNS * lane_step,
         )  # fmt: skip
         panel.emit(b, src, dst, (many, lane_step), (count, channel_step))
 

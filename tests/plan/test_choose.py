@@ -1,4 +1,4 @@
-"""What is chosen: who packs the weights, how work is divided, and the tiles of layers."""
+"""What is chosen: who packs the weights, how work is divided, and which kind of plan."""
 
 from dataclasses import replace
 from math import prod
@@ -6,7 +6,6 @@ from math import prod
 import numpy as np
 import pytest
 
-from codegen.dense_problems import problem_of as exact_problem
 from codegen.random_problems import random_problem, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
@@ -79,22 +78,6 @@ def test_few_tasks_pack_the_same_weights(isa):
                 assert tasks_of_a_panel(plan) <= MOST_PACKINGS
 
 
-def one_row(problem):
-    """The plan across groups whose tiles are outputs of one row."""
-    plans = variants(problem, machine_for("avx512"))
-    return next(plan for plan in plans if type(plan) is DataPlan and plan.spread)
-
-
-def test_depthwise_layers_beyond_every_cache_move_many_channels_at_a_time():
-    sizes = {"channels": (1, 1), "groups": 96, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
-    for unknown in (Unknown.X, Unknown.Y):
-        far = one_row(problem_of(unknown, **sizes, batch=4, nxc=True))
-        small = sizes | {"image": 28, "windows": 14}
-        near = one_row(problem_of(unknown, **small, batch=1, nxc=True))
-        assert (far.width, far.lane_blocks) == (96, 1)
-        assert near.width < far.width
-
-
 def test_a_task_across_groups_packs_whole_positions_of_images_that_hold_channels_innermost():
     sizes = {"channels": (4, 4), "groups": 32, "image": 56, "windows": 56, "taps": 3, "low": 1, "batch": 4}
     plan = choose(problem_of(Unknown.Y, **sizes, nxc=True), machine_for("avx512"))
@@ -134,30 +117,6 @@ def test_parts_of_planes_of_16_bits_begin_with_lines(dtype):
     assert [block[-1] % 32 for block in blocks] == [0, 126 % 32]
 
 
-@pytest.mark.parametrize(("isa", "dtype", "rows"), [("avx512", "f16", 4), ("avx512", "bf16", 4), ("avx2", "bf16", 2),
-                                                    ("avx2", "f16", 1), ("avx512", "f32", 4)])  # fmt: skip
-def test_what_tiles_of_windows_widen_serves_many(isa, dtype, rows):
-    """Numbers of 16 bits, where widening them takes as many instructions as multiplying."""
-    problem = problem_of(Unknown.W, channels=(64, 1), image=60, windows=60, taps=3, low=1, batch=2, nxc=True)
-    plan = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for(isa))
-    assert (plan.rows, plan.columns) == (rows, 4 if (isa, dtype) in (("avx2", "f16"), ("avx512", "f32")) else 8)
-
-
-def test_small_images_are_tiled_across_the_batch():
-    """Of 4x4 images that one position gives, a tile in an image meets one tap of sixteen at each of its outputs.
-
-    Channels lie together in the image and taps in the weights, else these are a product of matrices.
-    """
-    sizes = {"channels": (1024, 96), "image": 4, "windows": 1, "taps": 4, "nxc": True}
-    many = choose(problem_of(Unknown.X, **sizes, batch=16), machine_for("avx512"))
-    assert many.tile[0] > 1
-    assert many.tile[1:] == (1, 1)
-    one = choose(problem_of(Unknown.X, **sizes, batch=1), machine_for("avx512"))
-    assert one.tile == (1, 1, 1), "without neighbours that meet the same taps"
-    large = problem_of(Unknown.Y, channels=(64, 64), image=56, windows=56, taps=3, low=1, batch=4)
-    assert choose(large, machine_for("avx512")).tile[0] == 1
-
-
 def test_weights_that_few_tiles_meet_are_read_as_they_lie():
     """Even where their rows share sets of caches, which packing them meets as well; of whole lines."""
 
@@ -178,56 +137,6 @@ def test_depthwise_is_in_place_whatever_is_left_for_the_last_vector(groups, unkn
     assert plan.spread
     assert plan.reads_in_place
     assert plan.lane_groups <= groups
-
-
-def test_depthwise_tiles_hold_several_outputs():
-    """One alone waits for itself; a column is for tensors that are far away."""
-    sizes = {"channels": (1, 1), "groups": 32, "nxc": True}
-    long = problem_of(Unknown.Y, image=60, windows=7, taps=16, stride=8, low=4, batch=40, **sizes)
-    assert prod(choose(long, machine_for("avx512")).tile) > 1
-    near, far = (
-        choose(
-            problem_of(Unknown.Y, image=64, windows=32, taps=3, stride=2, low=1, batch=n, **sizes),
-            machine_for("avx512"),
-        )
-        for n in (2, 40)
-    )
-    assert near.tile[-1] > 1
-    assert far.tile[-1] == 1
-
-
-def test_depthwise_tiles_of_strided_volumes_follow_no_more_rows_than_a_core_can():
-    """Of every plane that a tile meets; volumes that L2 holds have no need to."""
-    sizes = {"channels": (1, 1), "groups": 64, "stride": (1, 2, 2), "low": (1, 1, 1), "layout": "NXC"}
-
-    def rows(planes, extent):
-        problem = exact_problem(
-            Unknown.Y, (planes, extent, extent), (planes, extent // 2, extent // 2), (3,) * 3, **sizes
-        )
-        return choose(problem, machine_for("avx2")).tile[-2]
-
-    assert rows(8, 112) == 2
-    assert rows(4, 56) > 2
-
-
-@pytest.mark.parametrize(("groups", "most"), [(1024, 4), (512, 4), (960, 14)])
-def test_depthwise_tiles_of_short_vectors_are_small_where_lines_share_places(groups, most):
-    sizes = {"channels": (1, 1), "groups": groups, "image": 14, "windows": 14, "taps": 3, "low": 1, "batch": 4}
-    for unknown in (Unknown.X, Unknown.Y):
-        outputs = prod(choose(problem_of(unknown, **sizes, nxc=True), machine_for("avx2")).tile)
-        assert outputs <= most
-        assert outputs > 4 or groups != 960
-
-
-def test_one_vector_of_channels_made_of_strided_rows_is_not_along_outputs():
-    """Whose rows would be taken apart first."""
-    layer = {"channels": (16, 16), "groups": 4, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
-    assert not choose(problem_of(Unknown.Y, batch=2, **layer), machine_for("avx512")).pixels
-
-
-def test_tiles_are_wide_where_loads_are_what_takes_time():
-    plan = choose(TABLE["dense, y, NXC"], machine_for("avx512"))
-    assert plan.width >= 3 * plan.lanes
 
 
 def test_lanes_of_weights_waste_no_second_vector_for_one_channel_more():
@@ -294,62 +203,6 @@ def test_lanes_of_many_weights_lie_near_each_other_in_them():
         assert next(plan for plan in plans if type(plan) is WeightsPlan).lane_side == side
 
 
-@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
-def test_rows_of_sevens_are_tiled_without_rest(unknown):
-    """Tiles of 7 x 4 leave the last vector of weights in memory; 6 x 4 compute 30 of 28 outputs, 7 x 3 144 of 128."""
-    for nxc in (False, True):
-        sizes = {"channels": (128, 128), "image": 28, "windows": 28, "taps": 3, "low": 1, "nxc": nxc}
-        plan = choose(problem_of(unknown, **sizes), machine_for("avx512"))
-        assert (prod(plan.tile), plan.width // plan.lanes) == (7, 4)
-
-
-def test_tiles_of_few_rows_are_taken_where_those_of_more_compute_what_nobody_wants():
-    """Wide tiles hide where vectors of weights come from: 4 x 4 loses less to that than 6 x 4 to the 33rd output."""
-    volume = exact_problem(
-        Unknown.Y, (16, 16, 32), (16, 16, 32), (3, 3, 3), channels=(32, 64), low=1, layout="NXC", batch=1
-    )
-    plan = choose(volume, machine_for("avx512"))
-    assert (prod(plan.tile), plan.width // plan.lanes) == (4, 4)
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        problem_of(Unknown.Y, channels=(480, 16), image=56, windows=56, taps=1, nxc=True),
-        problem_of(Unknown.X, channels=(16, 8), image=28, windows=14, taps=21, stride=2, low=10, batch=8),
-    ],
-    ids=["in place", "large kernel"],
-)
-def test_tiles_of_one_vector_are_taken_where_those_along_outputs_are_hardly_better(problem):
-    """Not all processors take as long for numbers in all lanes as plans say, but all copy what is not read in place."""
-    plan = choose(problem, machine_for("avx512"))
-    assert (plan.pixels, plan.width) == (False, 16)
-
-
-@pytest.mark.parametrize(
-    ("groups", "stride", "width"),
-    [(144, 1, 16), (128, 1, 128), (160, 2, 80), (144, 2, 48), (24, 2, 16)],
-    ids=["a position is an odd number of lines", "positions collide", "strided", "strided, other", "strided, in L2"],
-)
-def test_depthwise_tiles_are_wide_where_neighbours_would_be_far(groups, stride, width):
-    sizes = {"channels": (1, 1), "groups": groups, "image": 56, "windows": 56 // stride, "stride": stride, "taps": 3}
-    for unknown in (Unknown.X, Unknown.Y):
-        plan = one_row(problem_of(unknown, **sizes, low=1, nxc=True))
-        assert (plan.reads_in_place, plan.width) == (True, width)
-
-
-@each_level
-@pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_depthwise_tiles_are_never_wider_than_registers_allow(isa, dtype):
-    """A tile of eight vectors across sixteen registers would leave none for sums."""
-    sizes = {"channels": (1, 1), "groups": 64, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
-    for unknown in Unknown:
-        problem = replace(problem_of(unknown, **sizes, batch=4, nxc=True), dtype=dtype, out_dtype=dtype)
-        for plan in variants(problem, machine_for(isa)):
-            plan.validate()
-            assert not isinstance(plan, DataPlan) or min(plan.tile) >= 1
-
-
 @each_level
 @pytest.mark.parametrize("taps", [(1000,), (40, 40)])
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
@@ -378,28 +231,3 @@ def test_windows_that_a_stride_parts_are_lanes_for_few_channels_only(outputs, wi
         Unknown.W, channels=(3, outputs), image=224, windows=112, taps=3, stride=2, low=1, batch=4, nxc=False
     )
     assert isinstance(choose(stem, machine_for("avx512")), WindowLanesPlan) == windows
-
-
-@pytest.mark.parametrize(("channels", "vectors"), [(144, 3), (128, 2), (42, 1), (16, 1)])
-def test_lines_of_bf16_are_not_written_by_halves(channels, vectors):
-    """Of channels that lie side by side and fill vectors; tiles of one vector would be the taller ones."""
-    layer = {"channels": (24, channels), "image": 64, "windows": 64, "taps": 1, "nxc": True}
-    problem = replace(problem_of(Unknown.Y, **layer), dtype="bf16", out_dtype="bf16")
-    assert choose(problem, machine_for("avx512_bf16")).width == 16 * vectors
-
-
-def test_runs_of_taps_are_not_written_by_halves_either():
-    problem = exact_problem(
-        Unknown.Y,
-        (299, 299),
-        (149, 149),
-        (3, 3),
-        channels=(3, 32),
-        stride=2,
-        layout="NXC",
-        dtype="bf16",
-        out_dtype="bf16",
-    )
-    plan = choose(problem, machine_for("avx512_bf16"))
-    assert isinstance(plan, DotRunPlan)
-    assert plan.width == 32

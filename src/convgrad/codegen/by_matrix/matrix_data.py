@@ -25,7 +25,7 @@ from convgrad.codegen.isa.matrix import UNITS
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
-from convgrad.plan.by_matrix.matrix import COLUMNS, MatrixDataPlan, halves_of
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
@@ -174,7 +174,7 @@ class MatrixStages(WatchedStages):
             staging=at.scratch,
             staged=plan.pairs_staged,
             room=room,
-            far=p.bytes_of("w") >= FAR_BYTES,
+            far=p.bytes_of("w") >= FAR_BYTES and plan.channel_unit == DEPTH,
             next_panel=self._next_panel(room, lane_step, step),
             ahead=PAIRS_AHEAD if p.bytes_of("w") > DISTANT_BYTES else 0,
         )
