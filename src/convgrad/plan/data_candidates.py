@@ -38,6 +38,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
 from convgrad.plan.tiles import (
+    BURST,
     TileShape,
     best_sharing_tile,
     best_spread_tile,
@@ -110,6 +111,7 @@ class DataCandidates:
         cost = self.elements_in * (self.moves.part if parts else MOVE)
         cost += self.elements_out * (self.moves.back if self.out_channels_first else MOVE)
         turned = self.channels_in >= self.lanes and 0 < abs(self.in_strides[-1]) <= MOST_SKIPPED
+        straight = self.lines and prod(self.problem.taps) == 1 and not self.out_channels_first
 
         def tiled(first: int, *, inside: bool = False, rows: int | None = None) -> Predicted:
             registers = self.machine.registers
@@ -119,6 +121,7 @@ class DataCandidates:
                 shape = best_tile(
                     axes, self.channels, self.lanes, registers, first=first, inside=inside,
                     lines=self.lines, most=rows, alone=self.machine.loads_alone, short=not self.lines,
+                    bursts=BURST if inside and straight else 0.0,
                 )  # fmt: skip
             taps = prod(self.problem.taps)
             i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))

@@ -27,6 +27,7 @@ SPARE = 4  # registers for elements of A that several taps share, which LLVM rea
 MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
 CUTS = 12  # ways to cut an axis that are tried
 TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
+BURST = 0.1  # cycles, times the square of the vectors that a tile writes in place: cores look no further ahead
 TURNED_OVERHEAD = 6.0  # of one that begins with zeros, and whose results are stored as they are turned
 
 
@@ -105,7 +106,7 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
     inside: bool = False, lines: bool = False, dots: bool = False, most: int | None = None, parts: float = 0.0,
-    halves: float = 0.0, alone: bool = False, short: bool = False,
+    halves: float = 0.0, bursts: float = 0.0, alone: bool = False, short: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
@@ -113,7 +114,8 @@ def best_tile(
     it may be crowded, see `most_rows`, unless vectors are loaded `alone`, see `Machine.loads_alone`. `short`, vectors
     are less than lines. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
-    number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise.
+    number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise;
+    `bursts`, of the square of the vectors of results of a tile.
     """
     given, solved = channels
     best: TileShape | None = None
@@ -134,7 +136,8 @@ def best_tile(
         for tile, visits, tiles in _boxes(tables, min(most, most_rows(registers, vectors, crowded=crowded))):
             rows = prod(tile)
             step = dot_cycles(rows, vectors) if dots else in_kernel(rows, vectors, crowded=rows > room)
-            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + rows * vectors))
+            sums = rows * vectors
+            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + sums + bursts * sums**2))
             if rest:  # the last block of lanes
                 cycles += visits * given * in_kernel(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
                 cycles *= SHORT_UNEVEN if short else UNEVEN
