@@ -183,3 +183,16 @@ def test_runs_of_taps_are_not_written_by_halves_either():
     plan = choose(problem, machine_for("avx512_bf16"))
     assert isinstance(plan, DotRunPlan)
     assert plan.width == 32
+
+
+@pytest.mark.parametrize(
+    ("channels", "isa", "dtype"),
+    [((24, 144), "avx512_bf16", "bf16"), ((42, 42), "avx512_bf16", "bf16"), ((16, 96), "avx512", "f32")],
+)
+def test_tiles_that_write_where_they_sum_little_are_small(channels, isa, dtype):
+    """Of 27 or 28 vectors of results, which registers hold, a core finishes the last before it begins others."""
+    problem = problem_of(Unknown.Y, channels=channels, image=112, windows=112, taps=1, nxc=True)
+    plan = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for(isa))
+    assert plan.reads_in_place
+    assert plan.writes_in_place
+    assert 8 <= prod(plan.tile) * plan.width // plan.lanes <= 24

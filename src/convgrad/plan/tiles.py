@@ -115,10 +115,10 @@ def best_tile(
     are less than lines. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
     number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise;
-    `bursts`, of the square of the vectors of results of a tile.
+    `bursts`, of the square of the vectors of results of a tile, that tell tiles apart and are not predicted.
     """
     given, solved = channels
-    best: TileShape | None = None
+    best, least = None, 0.0
     most = most or registers
     crowded = lines and not alone
     in_kernel = partial(step_inside, alone=alone, short=short)
@@ -137,14 +137,15 @@ def best_tile(
             rows = prod(tile)
             step = dot_cycles(rows, vectors) if dots else in_kernel(rows, vectors, crowded=rows > room)
             sums = rows * vectors
-            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + sums + bursts * sums**2))
+            cycles = blocks * (visits * given * step + tiles * (TILE_OVERHEAD + sums))
             if rest:  # the last block of lanes
                 cycles += visits * given * in_kernel(rows, rest) + tiles * (TILE_OVERHEAD + rows * rest)
                 cycles *= SHORT_UNEVEN if short else UNEVEN
             if vectors % 2 and vectors * lanes < solved:
                 cycles += parts + halves * blocks * tiles * rows
-            if best is None or cycles < best.cycles:
-                best = TileShape(tile, vectors * lanes, cycles)
+            felt = cycles + bursts * blocks * tiles * sums**2
+            if best is None or felt < least:
+                best, least = TileShape(tile, vectors * lanes, cycles), felt
     assert best is not None
     return best
 
