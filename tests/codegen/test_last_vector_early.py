@@ -64,3 +64,19 @@ def test_others_are_exact_too(problem):
     plan = early_plan(problem, "avx512")
     check_plan(problem, plan, machine_for("avx512"))
     check_plan(problem, replace(plan, blocks_per_task=1), machine_for("avx512"), low=True)
+
+
+@pytest.mark.parametrize(("isa", "channels"), [(isa, n) for isa, several in LEVELS.items() for n in several])
+@pytest.mark.parametrize("taps", [1, 3])
+def test_so_it_does_in_weights_that_are_read_as_they_lie(isa, channels, taps):
+    if why_not(isa):
+        pytest.skip(f"{isa}: {why_not(isa)}")
+    problem = layer(Y, channels, taps)
+    plan = early_plan(problem, isa)
+    assert plan.may_read_weights
+    plan = replace(plan, reads_weights=True, packs_weights=False)
+    parts = replace(plan, reads_in_place=False, writes_in_place=False, i_block=plan.packable(5))
+    assert parts.i_blocks > 1
+    for one in (plan, parts):
+        for low in (False, True):
+            check_plan(problem, one, machine_for(isa), low=low)

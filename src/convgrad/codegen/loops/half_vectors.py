@@ -29,7 +29,7 @@ def lane_columns(plan: DataPlan, *, last: bool) -> Columns:
     """Vectors of a block of lanes that are computed; `last`, of the last one, of which others compute a part."""
     vectors = tuple((last and plan.last_vectors) or plan.all_vectors)
     rest = plan.out_channels % plan.lanes if last and may_halve(plan) else 0
-    if plan.writes_in_place and plan.out_channels < plan.width and not (plan.spread or plan.pixels):  # it begins early
+    if plan.lanes_begin_early and plan.out_channels < plan.width and not (plan.spread or plan.pixels):
         half = 0 < rest <= plan.lanes // 2
         place = plan.out_channels - (plan.lanes // 2 if half else plan.lanes)
         return (*vectors[:-1], place), frozenset({len(vectors) - 1} if half else ())

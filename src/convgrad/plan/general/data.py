@@ -66,7 +66,7 @@ class DataPlan(DataSlab):
     def may_read_weights(self) -> bool:
         """Whether vectors of lanes can be read from the weights as they lie: whole ones, of channels side by side."""
         p = self.problem
-        whole = self.out_channels >= self.width and not p.accumulate
+        whole = self.fills_vectors and not p.accumulate
         along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
         return along_channels and whole and p.dtype == self.compute and p.w_strides[1 if self.solves_y else 2] == 1
 
