@@ -196,3 +196,11 @@ def test_tiles_that_write_where_they_sum_little_are_small(channels, isa, dtype):
     assert plan.reads_in_place
     assert plan.writes_in_place
     assert 8 <= prod(plan.tile) * plan.width // plan.lanes <= 24
+
+
+def test_tiles_are_large_where_weights_outweigh_what_they_write():
+    """Of sixteen outputs, tiles of four read each of 100 times 16384 weights four times instead of twice."""
+    problem = exact_problem(Unknown.X, (4, 4), (1, 1), (4, 4), channels=(1024, 100), batch=16, layout="NXC")
+    plan = choose(problem, machine_for("avx512"))
+    assert plan.writes_in_place
+    assert plan.tile[-1] == 8

@@ -38,12 +38,12 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
 from convgrad.plan.tiles import (
-    BURST,
     TileShape,
     best_sharing_tile,
     best_spread_tile,
     best_tile,
     best_turned_tile,
+    bursts_of,
 )
 from convgrad.plan.tiles_along_outputs import UNALIGNED, UNALIGNED_PLANES, best_pixel_tile, pixel_cycles
 from convgrad.problem.conv import ConvProblem
@@ -121,7 +121,7 @@ class DataCandidates:
                 shape = best_tile(
                     axes, self.channels, self.lanes, registers, first=first, inside=inside,
                     lines=self.lines, most=rows, alone=self.machine.loads_alone, short=not self.lines,
-                    bursts=BURST if inside and straight else 0.0,
+                    bursts=bursts_of(self.problem) if inside and straight else 0.0,
                 )  # fmt: skip
             taps = prod(self.problem.taps)
             i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))

@@ -8,7 +8,7 @@ from functools import partial
 from math import prod
 
 from convgrad.plan.axes import GatherAxis, Phase
-from convgrad.problem.conv import Ints
+from convgrad.problem.conv import ConvProblem, Ints
 
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0  # of vectors
@@ -101,6 +101,14 @@ def splits(counts: Ints, most: int) -> Iterator[Ints]:
             yield from ((*tile, size) for tile in splits(tuple(outer), max(1, most // size)))
         else:
             yield (*([1] * len(outer)), size)
+
+
+def bursts_of(problem: ConvProblem) -> float:
+    """What `best_tile` is told of tiles that write in place: nothing where weights outweigh the results.
+
+    Small tiles read them more often.
+    """
+    return BURST if problem.bytes_of(problem.solved) > problem.bytes_of("w") else 0.0
 
 
 def best_tile(

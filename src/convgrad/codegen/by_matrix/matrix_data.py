@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
-from convgrad.codegen.copies.asking import FAR_BYTES, LINES_AHEAD, PLACES_AHEAD, ask
+from convgrad.codegen.copies.asking import LINES_AHEAD, PLACES_AHEAD, ask
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.halves import Also, HalvesCopy
 from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
@@ -27,6 +28,7 @@ from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
 from convgrad.plan.costs import LINE
+from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
 
@@ -122,15 +124,9 @@ class MatrixStages(WatchedStages):
         block = plan.lane_tiles * COLUMNS * plan.channel_unit
         pieces = Pieces(plan.pieces, block, plan.exact, self.watch, self.room)
         copy = Copy(isa=self.isa, compute="f32", src_dtype=p.dtype, dst_dtype="bf16", pieces=pieces)
-        last = plan.in_channels % plan.channel_unit
-        if plan.splits_runs:
-            whole = SplitRuns(
-                copy=copy, tiles=plan.lane_tiles, every=plan.taps, room=room, last=last, staging=at.scratch,
-                next_panel=self._next_panel(room, lane_step, step),
-            )  # fmt: skip
-            whole.emit(b, source, target, (many, lane_step), (count, step))
-            return
-        if plan.stages_weights:
+        far = p.bytes_of("w") > KEPT_BYTES and not plan.stages_weights
+        next_panel = self._next_panel(room, lane_step, step)
+        if plan.stages_weights and not plan.splits_runs:
             plain = replace(copy, dst_dtype="f32", pieces=None)
             pack_weights_panel(
                 b, plain, source, at.scratch, b.at(at.scratch, self._f32_panel, "i8"), lanes=lanes, channels=channels,
@@ -139,10 +135,10 @@ class MatrixStages(WatchedStages):
             source, copy, many, lane_step, step = at.scratch, replace(copy, src_dtype="f32"), plan.width, 1, plan.width
             extents = tuple(extent for extent, _ in taps)
             taps = list(zip(extents, row_major(extents, room * plan.width), strict=True))
-        panel = SplitPanel(
-            copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room, last=last,
-            far=p.bytes_of("w") >= FAR_BYTES and not plan.stages_weights,
-            next_panel=self._next_panel(room, lane_step, step),
+        kind = partial(SplitRuns, staging=at.scratch) if plan.splits_runs else SplitPanel
+        panel = kind(
+            copy=copy, tiles=plan.lane_tiles, depth=plan.channel_unit, taps=taps, room=room,
+            last=plan.in_channels % plan.channel_unit, far=far, next_panel=next_panel,
         )  # fmt: skip
         panel.emit(b, source, target, (many, lane_step), (count, step))
 
@@ -174,7 +170,7 @@ class MatrixStages(WatchedStages):
             staging=at.scratch,
             staged=plan.pairs_staged,
             room=room,
-            far=p.bytes_of("w") >= FAR_BYTES and plan.channel_unit == DEPTH,
+            far=p.bytes_of("w") > KEPT_BYTES and plan.channel_unit == DEPTH,
             next_panel=self._next_panel(room, lane_step, step),
             ahead=PAIRS_AHEAD if p.bytes_of("w") > DISTANT_BYTES else 0,
         )
@@ -242,7 +238,7 @@ class MatrixStages(WatchedStages):
     def _asks(self, b: Builder, pairs: HalvesCopy, run: Dim) -> Also | None:
         """For numbers of the input that are read some places later, if L2 may not keep it."""
         p, size = self.plan.problem, SIZES[self.plan.problem.dtype]
-        if p.bytes_of("x" if self.plan.solves_y else "y") < FAR_BYTES:
+        if p.bytes_of(p.given) <= KEPT_BYTES:
             return None
         ahead = PLACES_AHEAD * run.src * size if pairs.lane_step == 1 else LINES_AHEAD * LINE
         return lambda _, here: ask(b, here, (ahead, ahead + pairs.apart * size))

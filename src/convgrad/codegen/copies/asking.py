@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from convgrad.codegen.copies.copying import Copy
+from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.isa.base import BYTES
 
-FAR_BYTES = 1024 * 1024  # of a tensor of which L2 may not keep what is read again
 SPLIT_AHEAD, WORDS_AHEAD = 32, 64  # pairs of weights that lie tap by tap, in pieces and as they are
 PLACES_AHEAD = 16  # positions of an image whose channels lie together
 LINES_AHEAD = 2  # of a run
@@ -49,3 +51,41 @@ class TapsAhead:
         if isinstance(tap, int):
             return same if tap < self.taps - rest else after
         return b.select(b.compare("slt", tap, self.taps - rest), index(same), index(after))
+
+
+@dataclass(frozen=True, slots=True)
+class PanelSteps:
+    """Of weights that are packed panel by panel: blocks of channels of one, and how far the next of either lies.
+
+    That is in numbers of the source.
+    """
+
+    blocks: int
+    block: int
+    panel: int
+
+
+def by_far_taps(
+    b: Builder, copy: Copy, source: Value, target: Value, taps: Sequence[Dim], steps: PanelSteps, ahead: int,
+    emit: Callable[[Value, Value, Index], None],
+) -> bool:  # fmt: skip
+    """Each tap by itself, and how many bytes further that lies which is read `ahead` taps later.
+
+    Returns whether taps are one run; if not, nothing is emitted.
+    """
+    one, *others = copy.merged(b, taps) or [Dim(1, 0, 0)]
+    if others:
+        return False
+    assert isinstance(one.extent, int)
+    size = BYTES[copy.src_dtype]
+    later = TapsAhead(
+        taps=one.extent, step=one.src * size, blocks=steps.blocks, block=steps.block * size, panel=steps.panel * size,
+        ahead=ahead,
+    )  # fmt: skip
+
+    def tap(t: Index, _: object) -> None:
+        of, to = copy.src_at(b, source, b.mul(t, one.src)), copy.dst_at(b, target, b.mul(t, one.dst))
+        emit(of, to, later.further(b, t))
+
+    b.loop(0, one.extent, tap, name="tap")
+    return True

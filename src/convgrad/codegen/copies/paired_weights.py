@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.copies.asking import WORDS_AHEAD, TapsAhead, ask
+from convgrad.codegen.copies.asking import WORDS_AHEAD, PanelSteps, ask, by_far_taps
 from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.paired_runs import PairedRun
 from convgrad.codegen.copies.squares import Dim
@@ -138,24 +138,20 @@ class PairedPanel:
         return True
 
     def _squares(self, b: Builder, source: Value, target: Value, pairs: Dim, lanes: Dim) -> None:
-        """Whatever lies side by side, turned or not; tap by tap if the rows that are read next are to be asked for."""
-        copy, size = self.copy, BYTES[self.copy.src_dtype]
-        one, *others = copy.merged(b, self.taps) or [Dim(1, 0, 0)]
-        if others or not self.far or pairs.src != PAIR:
-            copy.emit(b, source, target, [*self.taps, pairs, lanes])
-            return
-        assert isinstance(one.extent, int)
-        later = TapsAhead(
-            taps=one.extent, step=one.src * size, blocks=-(-self.room // self.depth), block=self.depth * size,
-            panel=self.next_panel * size, ahead=PAIR * WORDS_AHEAD // self.depth,
-        )  # fmt: skip
+        """Whatever lies side by side, turned or not; if it is `far`, rows that are read later are asked for."""
+        row = lanes.src * BYTES[self.copy.src_dtype]
 
-        def tap(t: Index, _: object) -> None:
-            of, to = copy.src_at(b, source, b.mul(t, one.src)), copy.dst_at(b, target, b.mul(t, one.dst))
-            ask(b, b.beyond(of, later.further(b, t)), (lane * lanes.src * size for lane in range(COLUMNS)))
-            copy.emit(b, of, to, [pairs, lanes])
+        def tap(of: Value, to: Value, further: Index) -> None:
+            ask(b, b.beyond(of, further), (lane * row for lane in range(COLUMNS)))
+            self.copy.emit(b, of, to, [pairs, lanes])
 
-        b.loop(0, one.extent, tap, name="tap")
+        far = self.far and pairs.src == PAIR
+        steps, ahead = (
+            PanelSteps(-(-self.room // self.depth), self.depth, self.next_panel),
+            PAIR * WORDS_AHEAD // self.depth,
+        )
+        if not (far and by_far_taps(b, self.copy, source, target, self.taps, steps, ahead, tap)):
+            self.copy.emit(b, source, target, [*self.taps, pairs, lanes])
 
     def _rows(self, b: Builder, source: Value, target: Value, pairs: Index, step: int, taps: list[Dim]) -> None:
         """All lanes of two channels at a time, so that lines of weights are met once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convgrad.codegen.copies.asking import SPLIT_AHEAD, TapsAhead, ask
+from convgrad.codegen.copies.asking import SPLIT_AHEAD, PanelSteps, ask, by_far_taps
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.copies.squares import Dim
@@ -55,22 +55,16 @@ class SplitPanel:
             emit_zero(b, self.copy.isa, "f32", target, size // 2)  # two bf16 per f32
 
         def block(n: Index, size: int) -> None:
-            first, _ = runs = halves_of(size)
             for tile in range(self.tiles):
                 of = self.copy.src_at(b, source, b.add(b.mul(n, self.depth * step), tile * COLUMNS * lane_step))
                 to = b.at(target, b.add(b.mul(n, self._block_step), tile * self.depth * COLUMNS), "i16")
                 some = b.minimum(b.sub(many, tile * COLUMNS), COLUMNS)
-                pairs = HalvesCopy(copy=self.copy, lanes=(some, some), lane_step=lane_step, apart=first * step)
-
-                def emit(pairs=pairs, of=of, to=to) -> None:
-                    self._taps(b, pairs, of, to, Dim(first, step, PAIRS), runs)
-
                 if isinstance(some, int):
                     if some > 0:
-                        emit()
+                        self._tile(b, of, to, tile, (some, lane_step), (size, step))
                     continue
                 with b.when(b.compare("sgt", some, 0)):
-                    emit()
+                    self._tile(b, of, to, tile, (some, lane_step), (size, step))
 
         whole = b.floor_div(count, self.depth)
         b.loop(0, whole, lambda n, _: block(n, self.depth), name="block")
@@ -78,29 +72,24 @@ class SplitPanel:
             with b.when(b.compare("ne", b.mul(whole, self.depth), count)):
                 block(whole, self.last)
 
-    def _taps(
-        self, b: Builder, pairs: HalvesCopy, source: Value, target: Value, run: Dim, runs: tuple[int, int]
-    ) -> None:  # fmt: skip
-        """All taps; meanwhile, if weights are `far`, for lines that are read some taps later, or in the next block."""
-        taps = [Dim(extent, src, dst) for (extent, src), dst in zip(self.taps, self._tap_steps, strict=True)]
-        one, *others = self.copy.merged(b, taps) or [Dim(1, 0, 0)]
-        if others or not self.far:
-            pairs.emit(b, source, target, taps, run, runs)
-            return
-        assert isinstance(one.extent, int)
-        size = BYTES[self.copy.src_dtype]
-        later = TapsAhead(
-            taps=one.extent, step=one.src * size, blocks=self.room // self.depth, block=self.depth * run.src * size,
-            panel=self.next_panel * size, ahead=2 * SPLIT_AHEAD // self.depth,
-        )  # fmt: skip
-        places = (0, pairs.apart * size if pairs.lane_step == 1 else LINE)
+    def _tile(
+        self, b: Builder, source: Value, target: Value, tile: int, lanes: tuple[Index, int], channels: tuple[int, int]
+    ) -> None:
+        """A block of channels at all taps; if weights are `far`, lines are asked for that are read some time later."""
+        (some, lane_step), (size, step) = lanes, channels
+        first, _ = runs = halves_of(size)
+        pairs = HalvesCopy(copy=self.copy, lanes=(some, some), lane_step=lane_step, apart=first * step)
+        run, number = Dim(first, step, PAIRS), BYTES[self.copy.src_dtype]
+        places = (0, pairs.apart * number if lane_step == 1 else LINE)
 
-        def tap(t: Index, _: object) -> None:
-            of, to = self.copy.src_at(b, source, b.mul(t, one.src)), b.at(target, b.mul(t, one.dst), "i16")
-            further = later.further(b, t)
+        def tap(of: Value, to: Value, further: Index) -> None:
             pairs.emit(b, of, to, [], run, runs, lambda _, here: ask(b, b.beyond(here, further), places))
 
-        b.loop(0, one.extent, tap, name="tap")
+        taps = [Dim(extent, src, dst) for (extent, src), dst in zip(self.taps, self._tap_steps, strict=True)]
+        ahead = 2 * SPLIT_AHEAD // self.depth
+        steps = PanelSteps(self.room // self.depth, self.depth * step, self.next_panel)
+        if not (self.far and by_far_taps(b, self.copy, source, target, taps, steps, ahead, tap)):
+            pairs.emit(b, source, target, taps, run, runs)
 
     @property
     def _block_step(self) -> int:

@@ -26,7 +26,7 @@ from convgrad.plan.general.data_in_place import rows_of_l1
 from convgrad.plan.groups.turned_data import can_turn, known_axes
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import BURST, TileShape, best_tile, best_turned_tile, cuts, dot_cycles, most_rows
+from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, bursts_of, cuts, dot_cycles, most_rows
 from convgrad.plan.units import Products, needs_watch, products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.plan.window_axes import window_axes
@@ -94,7 +94,7 @@ def dot_data_candidates(
     if taps == 1:
         shape = best_tile(
             axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, inside=True, dots=True,
-            most=rows_of_l1(plan), halves=halves, bursts=BURST,
+            most=rows_of_l1(plan), halves=halves, bursts=bursts_of(problem),
         )  # fmt: skip
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
