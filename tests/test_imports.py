@@ -11,7 +11,7 @@ import convgrad
 
 SOURCE = Path(convgrad.__file__).parent
 ROW = ("spec", "problem", "plan", "codegen", "runtime", "arrays", "operations")
-ANYWHERE = {"errors", "dtypes", "settings"}
+ANYWHERE = {"errors", "dtypes", "settings", "values"}
 TOP = {
     "graph": {*ROW, "graph"},
     "engines": {*ROW, "engines"},

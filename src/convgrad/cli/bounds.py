@@ -7,7 +7,7 @@ this bound: up to 1 is correct, and most results are far below.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd, isfinite, prod
 
 import numpy as np
@@ -17,6 +17,7 @@ from convgrad.dtypes import COMPUTE
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.spec.definition import define, magnitude
 from convgrad.spec.resolve import Resolved
+from convgrad.values import frozen
 
 FULL_FLOPS = 4e9  # above this the definition takes more than some seconds, and elements are sampled
 FULL_ELEMENTS = 2**27  # of all tensors together; the definition holds several copies of them in float64
@@ -26,7 +27,7 @@ _ROUNDOFF = {"f32": 2.0**-24, "f64": 2.0**-53, "f16": 2.0**-11, "bf16": 2.0**-8}
 _SMALLEST = {"f32": 2.0**-126, "f64": 2.0**-1022, "f16": 2.0**-24, "bf16": 2.0**-126}  # steps near zero
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Check:
     """One result against the definition."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite, prod
 from typing import Any
 
@@ -14,6 +13,7 @@ from convgrad.cli.display import Table
 from convgrad.cli.sampling import define_at, factors_of
 from convgrad.engines.interface import Task
 from convgrad.spec.schemas import SCHEMAS
+from convgrad.values import frozen
 
 EDGES = (0.0, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 10.0, 1e3)  # of the histogram, in bounds
 SHOWN = 3  # products of the worst element
@@ -21,7 +21,7 @@ MOST_PLACES = 2**26  # elements of the inputs whose places are looked for
 BAR = 40
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Product:
     """One of the products that an element is the sum of."""
 
@@ -29,7 +29,7 @@ class Product:
     factors: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Worst:
     """The element with the largest error."""
 

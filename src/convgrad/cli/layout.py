@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from convgrad.values import frozen, replace
 
 GAPS = (3, 2)  # blanks between columns, where there is room and where there is little
 READABLE, NARROWEST = 24, 10  # letters of a column that is broken into lines: while there is a choice, and at least
@@ -15,7 +16,7 @@ _COLUMNS = re.compile(r"(?:.*\S)?\s{2,}(?=\S)")  # of a line: what stands before
 Cell = tuple[str, ...]  # lines
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grid:
     """Rows of cells, the first of them the headings."""
 

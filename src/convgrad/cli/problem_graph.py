@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.cli.problem_string import ProblemString
 from convgrad.graph import Graph, LogicalTensor, Op
+from convgrad.values import frozen
 
 _OPERATIONS = {  # direction: of a convolution, of a transposed one
     "FWD_B": ("Convolution", "ConvTranspose"),
@@ -19,7 +18,7 @@ DIRECTIONS = tuple(_OPERATIONS)
 _SRC, _WEIGHTS, _DST, _BIAS = range(4)  # ids of tensors; a gradient has the id of what it is the gradient of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Formats:
     """How dims are ordered; None is what PyTorch does, OIX and for transposed convolutions IOX."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from convgrad.errors import ConvError
+from convgrad.values import frozen
 
 HELP = """\
 A problem is letters with numbers, in any order, with or without '_' between them:
@@ -27,7 +27,7 @@ class ProblemStringError(ConvError):
     """A problem string that does not say which problem it means."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Axis:
     """One spatial axis, as the attributes of a graph operation have it."""
 
@@ -41,7 +41,7 @@ class Axis:
     output_padding: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ProblemString:
     """One convolution or, with `transposed`, one deconvolution."""
 

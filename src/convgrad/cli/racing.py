@@ -17,6 +17,7 @@ from convgrad.cli.work import Job
 from convgrad.engines.ceilings import Ceilings
 from convgrad.engines.interface import EngineError, Unsupported
 from convgrad.engines.remote import Remote
+from convgrad.values import frozen
 
 TURNS = 5  # batches of each engine on each problem
 OURS = "convgrad"
@@ -53,7 +54,7 @@ class Timing:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Result:
     """All engines on one problem."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from convgrad import graph as graphs
@@ -15,6 +14,7 @@ from convgrad.cli.problem_graph import DIRECTIONS, Formats, build
 from convgrad.dtypes import FLOATING
 from convgrad.errors import ConvError
 from convgrad.spec.schemas import DATA_FORMATS, WEIGHTS_FORMATS
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.graph.compiled import Code
@@ -72,7 +72,7 @@ def command(args: argparse.Namespace) -> int:
     return _forget(args) if args.forget else _tune(args)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Target:
     """One operation of what the user named."""
 

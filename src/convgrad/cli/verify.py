@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from convgrad.engines.own import Convgrad
 from convgrad.engines.remote import Remote
 from convgrad.graph import LogicalTensor, memory
 from convgrad.runtime import num_threads
+from convgrad.values import replace
 
 EXAMPLES = f"""\
 examples:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from convgrad.problem.canonicalize import canonicalize
 from convgrad.problem.conv import SOLVES_FOR, ConvProblem
 from convgrad.spec.resolve import resolve
 from convgrad.spec.schemas import DATA_FORMATS, WEIGHTS_FORMATS
+from convgrad.values import frozen, replace
 
 GRADIENTS = ("BWD_D", "BWD_W")
 HELP = f"""\
@@ -30,7 +30,7 @@ work:
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Job:
     """One operation on dense tensors of known shape."""
 

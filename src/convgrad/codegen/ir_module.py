@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """An SSA value, global or constant: its LLVM type and how it is written."""
 

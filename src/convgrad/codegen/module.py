@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from convgrad.values import frozen
 
 # Every stage is one exported function `void stage(ptr call)`. All threads that take part call it with the same
 # `call`, a record of 8-byte fields in this order. Each thread claims its own slice of scratch with one atomic add on
@@ -34,7 +35,7 @@ class Stage(NamedTuple):
 VERDICT = "verdict"  # a function of kernels that have a fallback
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Fallback:
     """What computes a call whose data are beyond the kernel that met them: a kernel of its own, for the same record.
 
@@ -52,7 +53,7 @@ class Fallback:
     at_once: bool = False  # it is made together with the kernel: a call that has come to the verdict cannot be repeated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class KernelModule:
     """A compiled plan, before LLVM has seen it."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, index
 from convgrad.codegen.module import CALL_FIELDS, Stage
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.codegen.watch.verdict import Verdict
@@ -17,7 +17,7 @@ MANY = 32  # tasks, of which the last ones even out what differs
 _POINTERS = ("x", "w", "y", "bias", "shared", "scratch")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Places:
     """Where a task finds its tensors and its memory; `scratch` is its thread's own slice.
 

@@ -15,6 +15,7 @@ from convgrad.problem.canonicalize import canonicalize
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
 from convgrad.spec.resolve import Resolved
 from convgrad.spec.schemas import SIDES, schema_of
+from convgrad.values import frozen
 
 MOST_ELEMENTS = 32  # per axis, pads included; more are too small to read
 
@@ -28,7 +29,7 @@ class Term:
     y: Ints
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Arithmetic:
     """The spatial arithmetic of one operation; batch and channels only repeat it."""
 

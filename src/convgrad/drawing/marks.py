@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 from convgrad.drawing.arithmetic import Arithmetic, Term
 from convgrad.drawing.looks import GREY, Look, absent, hue, letters, lit, resting, solved
 from convgrad.problem.conv import Ints, Unknown
+from convgrad.values import frozen
 
 Cell = tuple[str, Ints]  # letter of the form, position
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mark:
     """One cell."""
 

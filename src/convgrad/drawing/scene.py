@@ -8,11 +8,12 @@ from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
 from convgrad.drawing.looks import CARD, EDGE, INK
+from convgrad.values import frozen
 
 LETTER = 0.56  # width of a letter in units of its height, a little more than most text has
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Item:
     """One element of SVG. Frames of an animation hold the same keys in the same order."""
 

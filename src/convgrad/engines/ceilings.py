@@ -7,7 +7,7 @@ peak, or than moving every byte once from the nearest memory that holds all of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from convgrad.dtypes import COMPUTE
@@ -17,13 +17,14 @@ from convgrad.plan.machine import Machine, current_machine
 from convgrad.plan.units import pieces_of
 from convgrad.problem.conv import ConvProblem
 from convgrad.runtime import num_threads, set_num_threads
+from convgrad.values import frozen
 
 SECONDS = 0.1  # for each figure: the best run within it
 L3_BYTES, MEMORY_BYTES = 8 << 20, 256 << 20  # L3 per thread, memory in all
 DOTS, TILES = "bf16 dot products", "bf16 tile products"  # what units do, in `Ceilings.gflops`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Level:
     """A memory: how many bytes of a problem count as held by it, and how fast they are read."""
 
@@ -32,7 +33,7 @@ class Level:
     gb_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ceilings:
     """Of some threads together."""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from convgrad.dtypes import numpy_dtype
 from convgrad.errors import ConvError
 from convgrad.spec.resolve import Resolved
+from convgrad.values import frozen
 
 ALIGNMENT = 64  # bytes, for the arrays of every engine that takes ours
 
@@ -23,7 +23,7 @@ class Unsupported(ConvError):
     """A problem that a library does not do; the message says why, in its words if it has any."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Task:
     """One operation on dense tensors in the axis order that its formats name."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +18,7 @@ from convgrad.codegen.module import KernelModule
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.machine import Machine
 from convgrad.runtime.kernel import Kernel, build
+from convgrad.values import frozen
 
 TASKS_PER_THREAD = 4
 TRIPS = 20_000  # of a loop of products of vectors
@@ -28,7 +28,7 @@ TOGETHER = 8  # loads in one step of a reading loop
 SHARE_BYTES = 256 << 10  # of a large buffer that one task reads
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Probe:
     """A kernel that measures, in the place of a problem."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from convgrad.graph.operations import Op, in_op, schema_of
 from convgrad.graph.tensors import LogicalTensor
 from convgrad.problem.canonicalize import ROLES, canonicalize
 from convgrad.spec.resolve import Resolved, resolve
+from convgrad.values import frozen, replace
 
 if TYPE_CHECKING:
     from convgrad.graph.graph import Graph
@@ -27,7 +27,7 @@ Arrays = Mapping[int, Any]  # by the id of the tensor
 Shapes = Mapping[int, tuple[int, ...]]  # values of shape tensors, by id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Code:
     """An operation on tensors that are known in full, and the kernel for it."""
 

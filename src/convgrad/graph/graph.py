@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convgrad.dtypes import FLOATING
@@ -13,6 +12,7 @@ from convgrad.graph.operations import Op, verified
 from convgrad.graph.partition import Partition
 from convgrad.graph.tensors import LogicalTensor
 from convgrad.settings import FPMATH_MODES
+from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.graph.compiled import CompiledGraph

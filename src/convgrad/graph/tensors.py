@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 from typing import Any
 
 from convgrad.errors import GraphError, shown
+from convgrad.values import frozen, replace
 
 DTYPES = {  # name: bytes of one element; None where the type is not a whole number of bytes or not known
     "f32": 4, "bf16": 2, "f16": 2, "f64": 8, "s32": 4, "s64": 8, "s8": 1, "u8": 1, "boolean": 1,
@@ -23,7 +23,7 @@ LARGEST = 2**63 - 1  # of an extent, a stride and the bytes of a tensor
 Shape = tuple[int | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LogicalTensor:
     """A tensor by its id, which is also what joins operations; two of the same id in one graph must be equal.
 

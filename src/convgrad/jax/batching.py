@@ -9,7 +9,6 @@ the mapped axis, wherever that lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from convgrad.jax.derivatives import sums
 from convgrad.jax.layouts import COUNTS, LETTERS, bare, given_names, order_of, shape_of, with_orders
 from convgrad.jax.primitives import solve, solve_p, solve_pair_p, solve_with_bias_p
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 SHARED_WITHOUT = {"x": "k", "w": "n", "y": "c"}  # the index of the two others
 

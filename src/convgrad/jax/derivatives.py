@@ -8,7 +8,6 @@ reading of the cotangent, and the transpose of that is a problem with a bias.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -19,6 +18,7 @@ from convgrad.dtypes import numpy_dtype
 from convgrad.jax.layouts import bare, derivative, given_names, shape_of, spreading
 from convgrad.jax.primitives import one_like, solve, solve_p, solve_pair, solve_pair_p, solve_with_bias_p
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 
 def of_named(problem: ConvProblem, given: dict[str, Any]) -> Any:

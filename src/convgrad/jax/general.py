@@ -7,7 +7,6 @@ x, with the taps in reverse. What has a stride and a dilated left side at once i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,6 +19,7 @@ from convgrad.jax.layouts import given_names, shape_of
 from convgrad.jax.primitives import solve
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.spec.attributes import integer, integers
+from convgrad.values import frozen
 
 OP = "conv_general_dilated"
 Ints = tuple[int, ...]
@@ -69,7 +69,7 @@ def conv_general_dilated(
     return solve(problem, *given).reshape(shape)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _Groups:
     """At most one of the two is more than 1."""
 
@@ -81,7 +81,7 @@ class _Groups:
         return self.of_features * self.of_batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _Geometry:
     """One spatial axis, reduced: a stride of windows that there is one of, or a dilation of one element, is 1."""
 
@@ -94,7 +94,7 @@ class _Geometry:
     low: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class _Axes:
     """Where batch, features and spatial axes lie in lhs and out, and outputs, inputs and taps in rhs."""
 

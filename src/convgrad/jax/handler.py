@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from convgrad.dtypes import SIZES
@@ -22,11 +21,12 @@ from convgrad.runtime import Kernel, driver, jit
 from convgrad.runtime.memory import KEEP_BLOCKS
 from convgrad.runtime.support import support_code
 from convgrad.runtime.threads import team
+from convgrad.values import frozen
 
 XLA_DTYPES = {"f16": 10, "f32": 11, "f64": 12, "bf16": 16}  # XLA_FFI_DataType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Buffer:
     """An input or the result of a target: dense, the last axis fastest."""
 

@@ -8,9 +8,9 @@ problem from the largest stride to the smallest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import replace
 
 Ints = tuple[int, ...]
 

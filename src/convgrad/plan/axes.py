@@ -7,15 +7,16 @@ for the taps r that leave no remainder: s dense problems of stride 1, none of wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from math import gcd
 
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import frozen, replace
 
 MOST_TILES, WORTH_TILES = 3, 8  # of a row, each of which is written out if one product in so many is with padding
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Phase:
     """Outputs first, first + out_step, ... of one axis; output j reads input in_step·j + offset + t·offset_step."""
 
@@ -26,7 +27,7 @@ class Phase:
     tap: int  # index r of t = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GatherAxis:
     """One axis: its phases and what they share. Tap t is r = phase.tap + t · tap_step."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
@@ -40,6 +39,7 @@ from convgrad.plan.order import Along, kind_and_run
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 LANES_SUM: dict[Along, Callable[[DataPlan, Machine], Iterable[tuple[float, Any]]]] = {
     Along.CHANNELS: lane_sums_candidates,

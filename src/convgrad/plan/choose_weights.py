@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -30,6 +29,7 @@ from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.units import products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory

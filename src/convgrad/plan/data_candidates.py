@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
 
@@ -47,6 +46,7 @@ from convgrad.plan.tiles import (
 )
 from convgrad.plan.tiles_along_outputs import UNALIGNED, UNALIGNED_PLANES, best_pixel_tile, pixel_cycles
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=DataPlan)
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once

@@ -7,7 +7,6 @@ image, or at the weights of one channel.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, cast
 
@@ -18,6 +17,7 @@ from convgrad.plan.few_channels.patch_data import PatchDataPlan
 from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.plan.choose import Plan
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 COPIED_FOR = 2  # numbers that are read and written, not only read
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """Some of the numbers of a tensor, from the first one: extent and step of every axis."""
 
@@ -40,7 +40,7 @@ class Box:
         return prod(extent for extent, _ in self.axes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Guard:
     """What a kernel looks at: before it begins, for numbers that are not finite, or when it is done, for NaN."""
 

@@ -6,7 +6,6 @@ is computed again by such a plan, which finds for every result the taps that mee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import COMPUTE
@@ -14,12 +13,13 @@ from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.strides import row_major
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.values import frozen
 
 RESULTS = {Unknown.X: "gcq", Unknown.W: "gck", Unknown.Y: "gkp"}  # indices of Φ that vectors may run along
 SUMMED = {Unknown.X: "k", Unknown.W: "p", Unknown.Y: "c"}  # then lanes are added at the end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class InsidePlan:
     """A problem, and the index of Φ that vectors run along; of p and q the innermost axis, q by phases."""
 

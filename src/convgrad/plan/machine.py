@@ -9,7 +9,6 @@ for sums of dot products, none of which is denormal (`DotUnit.narrow`), and for 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from convgrad import settings
 from convgrad.errors import SettingError
 from convgrad.plan import host
 from convgrad.plan.host import AVX2_FLAGS, AVX512_FLAGS, amx_refusal, cpu_flags, host_triple
+from convgrad.values import frozen
 
 
 class Level(NamedTuple):
@@ -52,7 +52,7 @@ _PORTABLE_ELSEWHERE = {  # baselines of other architectures: features, registers
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Machine:
     """The target of a compilation. Equal machines get equal code, so this value is part of every cache key."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 from convgrad.plan.tiles import FAR, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, NUMBER, VECTOR, cuts, most_rows
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import frozen
 
 MOST_VECTORS = 4  # side by side in a tile; five and six were slower
 FETCH = 0.35  # cycles, not hidden, for a vector of B where A is vectors too
@@ -16,7 +16,7 @@ ONE_VECTOR = 0.95  # cycles, measured, for each row of a tile of one vector, all
 STEP = 0.1  # cycles of a step besides
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowTile:
     """Row channels, taps of the innermost axis and vectors of lanes, and predicted cycles of a row of windows."""
 

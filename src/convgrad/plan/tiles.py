@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen
 
 FMA_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0  # of vectors
@@ -31,7 +31,7 @@ BURST = 0.1  # cycles, times the square of the vectors that a tile writes in pla
 TURNED_OVERHEAD = 6.0  # of one that begins with zeros, and whose results are stored as they are turned
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TileShape:
     """Outputs per axis, channels per block, and predicted cycles for all outputs of one group (or all, if spread)."""
 

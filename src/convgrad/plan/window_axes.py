@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from itertools import pairwise
 
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WindowAxis:
     """One axis: windows p and taps r meet x at stride·p + dilation·r − low."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
+from convgrad.values import frozen
 
 Ints = tuple[int, ...]
 
@@ -29,7 +29,7 @@ SOLVES_FOR = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ConvProblem:
     """One partial derivative of  Φ = Σ x[n, g, c, s·p + d·r − lo] · w[g, k, c, r] · y[n, g, k, p].
 

@@ -5,11 +5,11 @@ Nothing is copied or moved; only extents and strides change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import frozen, replace
 
 MOST_PHASES = 8  # of a stride that become channels: still few outputs in the words of plan.order, so sums keep theirs
 LEAST_CHANNELS = 4  # that are summed, from where on phases are worth it
@@ -17,8 +17,10 @@ LEAST_MERGED = 16  # channels of a group, which make up for groups that are no l
 FAR_APART, NARROW_APART = 2, 1.5  # strides per span of a window from which elements between are not worth packing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Axis:
+    """One spatial axis, or the batch, with the steps of its elements in memory."""
+
     x: int
     y: int
     taps: int

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
@@ -19,6 +18,7 @@ from convgrad.plan.machine import Machine, current_machine
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.runtime import decisions
 from convgrad.runtime import kernel as kernels
+from convgrad.values import frozen
 
 CLEARLY = 0.97  # of the time of the first variant: another has to get by with less to be worth other last bits
 LEAST_ROUNDS = 3
@@ -30,7 +30,7 @@ PERIOD = 1 << 18  # random numbers are drawn once and repeated: time depends on 
 Addresses = tuple[int, int, int, int]  # of x, w, y and the bias
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Tuned:
     """What was measured of a problem; one entry per variant, in predicted order."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -13,6 +12,7 @@ from convgrad.sharding.spatial import spatial_axes
 from convgrad.spec.resolve import Resolved, resolve
 from convgrad.spec.schemas import schema_of
 from convgrad.spec.weights import LETTERS, letter_axes
+from convgrad.values import frozen
 
 Ints = tuple[int, ...]
 Span = tuple[int, int]
@@ -49,7 +49,7 @@ def _per_group(problem: Resolved, role: str) -> int:
     return (problem.image_channels if role == "x" else problem.window_channels) // problem.groups
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assignment:
     """Which part of an operation does what."""
 

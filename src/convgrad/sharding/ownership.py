@@ -6,17 +6,17 @@ Boundaries b[0] = 0 <= b[1] <= ... <= b[parts] = extent say that part i owns the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from convgrad.errors import AttributeRuleError, ShapeError
 from convgrad.spec.attributes import integer, integers
+from convgrad.values import frozen
 
 Ints = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proportions:
     """Where the parts of an axis end, as fractions of its extent: ownership of axes of any extent.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from convgrad.spec.resolve import Resolved
 from convgrad.spec.schemas import SCHEMAS
+from convgrad.values import frozen
 
 Ints = tuple[int, ...]
 Span = tuple[int, int]  # start <= e < stop
@@ -15,7 +15,7 @@ Span = tuple[int, int]  # start <= e < stop
 _GEOMETRY = ("strides", "pads_begin", "pads_end", "dilations", "groups", "data_format", "weights_format")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Selection:
     """Elements start <= e < stop of one axis of a tensor, or of each of `runs` equal runs of that axis.
 
@@ -47,7 +47,7 @@ class Selection:
         return f"{self.start}:{self.stop}{each}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Fetch:
     """Elements that a part needs and another one owns."""
 
@@ -59,7 +59,7 @@ class Fetch:
         return f"{self.start}:{self.stop} from part {self.part}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Share:
     """One part's share of one tensor.
 
@@ -124,7 +124,7 @@ class Share:
         return f"{self.tensor}[{', '.join(str(chosen) if n == chosen.axis else ':' for n in range(len(self.whole)))}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Part:
     """One part of an operation: `problem` is what it computes, from its shares of the inputs.
 
@@ -184,7 +184,7 @@ class Part:
         return "\n    ".join(lines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ShardPlan:
     """An operation in parts along one axis.
 

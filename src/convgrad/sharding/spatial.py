@@ -6,14 +6,14 @@ Window p and tap r meet the image element x = S*p + D*r - PB (docs/semantics.md)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from convgrad.spec.resolve import Resolved
+from convgrad.values import frozen, replace
 
 Span = tuple[int, int]  # start <= e < stop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SpatialAxis:
     """One axis of an operation, after auto_pad."""
 
@@ -63,7 +63,7 @@ class SpatialAxis:
         first = windows[0] * self.stride - self.low  # of the elements that the windows span, pads included
         span = (count - 1) * self.stride + self.reach
         low = start - first if start < stop else span  # windows that meet nothing lie in the pad
-        return (start, stop), self._with(image=stop - start, window=count, low=low, high=span - low - (stop - start))
+        return (start, stop), replace(self, image=stop - start, window=count, low=low, high=span - low - (stop - start))
 
     def part_of_image(self, image: Span) -> tuple[Span, SpatialAxis]:
         """The windows that meet these image elements, one or more, and the axis that they make together.
@@ -78,15 +78,11 @@ class SpatialAxis:
             low = image[0] + self.low - first * self.stride
         else:
             low = 0
-        part = self._with(image=count, window=stop - first, low=low, high=0)
-        return (first, stop), part._with(high=max(0, -part.rest))
+        part = replace(self, image=count, window=stop - first, low=low, high=0)
+        return (first, stop), replace(part, high=max(0, -part.rest))
 
     def _offsets(self) -> Iterator[int]:
         return (r * self.dilation - self.low for r in range(self.taps))
-
-    def _with(self, **changes: int) -> SpatialAxis:
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return SpatialAxis(**(fields | changes))
 
     @staticmethod
     def _within(position: int, extent: int) -> int:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from convgrad.errors import ConvError
+from convgrad.values import frozen
 
 MOST_PLANS = 4096  # per operator; a program that makes up more geometries starts afresh
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Taken:
     """Calls since `enable`; `print` says them, but for products that were left, which is no loss."""
 

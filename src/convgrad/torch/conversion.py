@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
 from convgrad.torch import nn
+from convgrad.values import frozen
 
 NAMES = tuple(f"{lazy}Conv{kind}{rank}d" for lazy in ("", "Lazy") for kind in ("", "Transpose") for rank in (1, 2, 3))
 TO_CONVGRAD = {getattr(torch.nn, name): getattr(nn, name) for name in NAMES}
@@ -24,7 +24,7 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Converted:
     """The convolutions of a model; `print` says them. Layers are named as in `model.named_modules()`."""
 

@@ -7,7 +7,6 @@ computed, and nothing is kept, for a gradient that nobody asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +20,7 @@ from convgrad.torch import kernels
 from convgrad.torch.eager import Shortcuts, short_way
 from convgrad.torch.kernels import Known
 from convgrad.torch.layout import dim_order
+from convgrad.values import frozen
 
 _below_autograd = torch._C._after_autograd_keyset
 _view_tracking = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
@@ -30,7 +30,7 @@ _PLAIN = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU).raw_repr()
 call = SimpleNamespace()  # all operators by name, by the shortest way
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """The derivatives of an operator (first, second, *rest).
 

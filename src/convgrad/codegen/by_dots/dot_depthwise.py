@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from convgrad.codegen.by_dots.depthwise_dots import UNIT, channels_of
@@ -20,6 +19,7 @@ from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dot_depthwise import WAITING, DotDepthwisePlan
 from convgrad.plan.strides import row_major
+from convgrad.values import replace
 
 
 class DotDepthwiseSweep(DepthwiseSweep):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +22,7 @@ from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.kinds import as_kind
+from convgrad.values import frozen
 
 NUMBERS = PAIR * LANES  # side by side, that two vectors of a tile hold
 
@@ -49,7 +49,7 @@ class SumsWatch(LeastWatch):
         return low, b.call("i32", f"llvm.vector.reduce.umax.v{LANES}i32", most)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class UnpackedTile(Tile):
     """A tile whose columns are, two by two, the outputs of a run in the order of unpacking."""
 

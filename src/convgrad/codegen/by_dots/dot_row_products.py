@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.in_place.row_products import RowProductsStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, vector_of
@@ -14,6 +12,7 @@ from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.pair_watch import WatchedPairs
 from convgrad.plan.in_place.row_products import DotRowProductsPlan
+from convgrad.values import replace
 
 KIND = STORAGE["bf16"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.by_dots.dot_rows import WORD, DotRowOutputs
 from convgrad.codegen.depthwise.plane_reads import Columns, WordReads
@@ -16,12 +15,13 @@ from convgrad.codegen.module import round64
 from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dot_rows import DotRowsTogetherPlan
+from convgrad.values import frozen, replace
 
 HELD = 14  # pairs of taps, a vector each, that stay in registers
 WRITTEN = 32  # of which code is written out that spreads them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PartReads(WordReads):
     """Words of rows that are a part of a vector each, and made of it in registers: one instruction for an offset."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.by_dots.dot_data import DotStages, DotSweep
 from convgrad.codegen.by_matrix.runs import RunStages, strides_of_taps
 from convgrad.codegen.ir import Builder
@@ -12,6 +10,7 @@ from convgrad.codegen.microkernels.dots import DotTile, Steps
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.plan.by_dots.dots import PAIR
 from convgrad.plan.by_matrix.runs import DotRunPlan
+from convgrad.values import replace
 
 
 class DotRunSweep(DotSweep):

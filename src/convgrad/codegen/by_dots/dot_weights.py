@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.by_matrix.matrix_weights import MatrixSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -15,6 +13,7 @@ from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dots import LANES, PAIR, DotWeightsPlan
 from convgrad.problem.conv import Ints
+from convgrad.values import replace
 
 
 class DotSums(MatrixSums):

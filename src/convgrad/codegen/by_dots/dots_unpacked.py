@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from convgrad.codegen.by_dots.dot_data import DotSweep
@@ -19,11 +18,12 @@ from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_dots.dots_unpacked import DotsUnpackedPlan
+from convgrad.values import frozen
 
 TOGETHER = 2  # vectors, whose numbers of a row are one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class UnpackedTile(DotTile):
     """A tile of dot products whose pairs of B lie in two rows, `b_step` / 2 numbers apart, and are looked at."""
 

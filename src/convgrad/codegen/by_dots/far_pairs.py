@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.codegen.copies.paired_copies import PairedCopy, paired_copy
@@ -24,6 +23,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan, of_windows
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import frozen, replace
 
 
 class PairsAhead(WeightsAhead):
@@ -47,7 +47,7 @@ class PairsAhead(WeightsAhead):
         return walks
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairsBiasShare(BiasShare):
     """The elements that belong to a block of pairs: those of their first windows, then of their second ones."""
 

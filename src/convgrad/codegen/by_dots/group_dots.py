@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.copies.paired_copies import paired_copy
 from convgrad.codegen.copies.splitting import room_for_squares
 from convgrad.codegen.copies.squares import Dim
@@ -18,6 +16,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.pair_watch import WatchedPairs
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.group_dots import GroupDotsPlan
+from convgrad.values import replace
 
 
 class PairsAhead(GroupsAhead):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.in_place.in_place_weights import InPlaceSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -13,6 +11,7 @@ from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.pair_watch import WatchedPairs
 from convgrad.plan.by_dots.in_place_dots import InPlaceDotsPlan, RowDotsPlan
+from convgrad.values import replace
 
 
 class WatchedSums(WatchedPairs, InPlaceSums):

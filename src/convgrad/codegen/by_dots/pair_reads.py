@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.codegen.copies.interleave import pick
 from convgrad.codegen.depthwise.plane_reads import Columns, RowReads
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, vector_of
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import PAIR
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairReads(RowReads):
     """Numbers of bf16 as they are stored, two windows for each lane of a sum, `step` numbers of the row apart.
 

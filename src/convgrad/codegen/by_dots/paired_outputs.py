@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.paired_copies import paired_copy
@@ -21,9 +20,10 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.by_dots.dots import PAIR
 from convgrad.plan.by_dots.paired_outputs import PairedFoldedPlan, PairedPlan
 from convgrad.plan.kinds import as_kind
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class NarrowedTile(Tile):
     """A tile of sums none of which is denormal, or a fallback writes all again: the unit rounds them to bf16."""
 

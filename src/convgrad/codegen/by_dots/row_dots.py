@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.by_dots.in_place_dots import WatchedSums
 from convgrad.codegen.by_dots.pair_reads import PairReads
 from convgrad.codegen.depthwise.plane_reads import Columns
@@ -12,6 +10,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.dots import PAIR, WORDS
 from convgrad.codegen.microkernels.contract import Tile
+from convgrad.values import replace
 
 
 class RowDotSums(WatchedSums, RowSums):

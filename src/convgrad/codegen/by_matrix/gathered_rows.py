@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 
@@ -15,11 +14,12 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 KIND, MOST_WRITTEN_OUT = STORAGE["bf16"], 32  # lines of an output
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowsAhead:
     """Of rows that begin at some places, the line that each step of a sum meets of the present ones, `lines` apart."""
 

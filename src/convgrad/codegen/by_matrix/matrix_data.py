@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
@@ -31,6 +30,7 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
+from convgrad.values import replace
 
 PAIRS_AHEAD, DISTANT_BYTES = 8, 8 * 1024 * 1024  # of weights that are more than a share of L3
 

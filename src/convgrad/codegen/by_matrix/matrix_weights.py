@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -24,6 +23,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.values import replace
 
 Run = tuple[Index, Index]  # from one to another
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.by_matrix.matrix_data import MatrixStages
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.packing import pack_weights_panel
@@ -20,6 +18,7 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.gathered_runs import GatheredRunPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS
 from convgrad.plan.by_matrix.runs import DotRunPlan
+from convgrad.values import replace
 
 
 def strides_of_taps(plan: DotRunPlan) -> list[int]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES
+from convgrad.values import frozen
 
 SPLIT_AHEAD, WORDS_AHEAD = 32, 64  # pairs of weights that lie tap by tap, in pieces and as they are
 PLACES_AHEAD = 16  # positions of an image whose channels lie together
@@ -23,7 +23,7 @@ def ask(b: Builder, address: Value, places: Iterable[Index]) -> None:
         b.prefetch(b.beyond(address, place), L2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TapsAhead:
     """How many bytes further weights lie that are read `ahead` taps later, or in the next panel if this one is over.
 
@@ -53,7 +53,7 @@ class TapsAhead:
         return b.select(b.compare("slt", tap, self.taps - rest), index(same), index(after))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PanelSteps:
     """Of weights that are packed panel by panel: blocks of channels of one, and how far the next of either lies.
 

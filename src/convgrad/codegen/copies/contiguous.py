@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.copies.interleave import overlapping
@@ -10,6 +9,7 @@ from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.outputs.runs import Run
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LEAST_RUN = 4  # numbers of a run for which vectors are worth while that are partly dropped
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ContiguousRuns:
     """How `copy` moves such an axis; where there are no masks, shorter vectors move what is left."""
 

@@ -9,7 +9,6 @@ its ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import permutations
 from typing import TypeGuard
 
@@ -26,9 +25,10 @@ from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
 from convgrad.codegen.outputs.results import store_exactly, store_ordinary
 from convgrad.codegen.outputs.runs import Run, rounds_together
 from convgrad.plan.costs import MOST_SKIPPED
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Copy:
     """The two sides of a copy. `accumulate` adds to what dst holds, before the one rounding.
 

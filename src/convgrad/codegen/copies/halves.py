@@ -7,7 +7,6 @@ apart are two vectors of a tensor: their pieces go side by side without a shuffl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy, nearly_contiguous
 from convgrad.codegen.copies.pairs import words_of
@@ -16,12 +15,13 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.plan.by_matrix.matrix import COLUMNS
+from convgrad.values import frozen, replace
 
 Two = tuple[Index, Index]
 Also = Callable[[Index, Value], None]  # what is done besides with a pair, or a lane of a square, and its address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class HalvesCopy:
     """dst[Σ outer i · dst step + run i · dst step + 2 · lane + half] = src[likewise + half · apart + lane · lane_step].
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -11,12 +10,13 @@ from convgrad.codegen.copies.interleave import emit_deinterleave, emit_interleav
 from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InterleavedCopy:
     """How `copy` moves whole vectors that are interleaved, or taken apart, in registers."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -15,6 +14,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.plan.general.room import staged_channels, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import replace
 
 
 def pack_weights_panel(

@@ -9,7 +9,6 @@ are read: an instruction rounds two vectors, where the processor has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from convgrad.codegen.copies.contiguous import ContiguousRuns
@@ -24,12 +23,13 @@ from convgrad.codegen.copies.words import PAIR, concatenated, load_bf16, rounded
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa, shuffle
+from convgrad.values import frozen, replace
 
 LEAST_RUN = 4  # words, of which several runs are worth putting together
 MOST_APART = 8  # numbers from a word to the next, up to which all that lies between is loaded and dropped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedCopy(Copy):
     """A copy of words to dst, each made of a number of src and its partner, `partner` numbers further.
 

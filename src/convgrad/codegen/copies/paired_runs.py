@@ -6,7 +6,6 @@ pair by pair, are of so few neighbouring numbers that one shuffle makes them of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 
 from convgrad.codegen.copies.paired_copies import PairedCopy
@@ -15,12 +14,13 @@ from convgrad.codegen.copies.words import PAIR, load_bf16
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, vector_of
 from convgrad.plan.by_matrix.matrix import COLUMNS
+from convgrad.values import frozen
 
 NUMBERS = PAIR * COLUMNS  # of a vector
 KIND = vector_of(NUMBERS, "i16")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedRun:
     """target[tap · step + pair · beside + lane] = pair of the run of a lane, with `every` taps of each channel."""
 

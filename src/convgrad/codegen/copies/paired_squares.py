@@ -7,7 +7,6 @@ each half of the square is turned by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.copies.squares import Dim, Square, Squares
@@ -15,6 +14,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import shuffle
 from convgrad.plan.costs import LINE
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.codegen.copies.paired_copies import PairedCopy
@@ -24,7 +24,7 @@ LONG = 128  # numbers of a run, of which one square more is a small part
 PART_NUMBERS, PART_WORDS = 8, 4  # of the parts of a vector that unpacking stays inside
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PairedSquares(Squares):
     """How `copy` moves words that are contiguous along one axis, made of numbers contiguous along another."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.asking import WORDS_AHEAD, PanelSteps, ask, by_far_taps
 from convgrad.codegen.copies.paired_copies import PairedCopy
@@ -15,6 +14,7 @@ from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.isa.base import BYTES, shuffle
 from convgrad.plan.by_matrix.matrix import COLUMNS
 from convgrad.plan.general.data_in_place import SETS_BYTES
+from convgrad.values import frozen
 
 ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
 WORD = 4  # bytes
@@ -22,7 +22,7 @@ MOST_TOGETHER = 12  # taps, whose lines of a pair may share a set of L1
 HIGH = -65536  # the bits of the second number of a word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedPanel:
     """target[taps, block of channels, tile of 16 lanes, pair, lane] = pairs of the channels of `source`.
 

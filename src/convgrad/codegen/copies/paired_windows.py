@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.interleave import emit_deinterleave, load_every
@@ -14,9 +13,10 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, vector_of
 from convgrad.codegen.isa.base import first_lanes
 from convgrad.plan.costs import MOST_SKIPPED
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedRuns:
     """Copies whose last axis becomes a run of bf16; `numbers` copies what does not come in long runs or in rows."""
 
@@ -163,7 +163,7 @@ def each_plane(b: Builder, extent: Index, planes: int, body: Callable[[Index, In
     b.loop(more, planes, lambda r, _: body(r, least), name="plane")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedLanes:
     """dst[Σ i · dst step + q div 2 · 2 · width + 2 · lane + q mod 2] = src[...] as `PairCopy` has it, of one piece."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.splitting import Pieces, pair, split
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairCopy:
     """dst[Σ i · dst step + q div 2 · 2 · width + 2 · lane + q mod 2] = src[Σ i · src step + q · step + lane · step].
 

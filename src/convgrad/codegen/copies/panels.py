@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.input_slab import channels_of
 from convgrad.codegen.copies.packing import pack_weights_panel
@@ -16,6 +14,7 @@ from convgrad.codegen.loops.lanes import lane_dims, lane_origin, weights_origin,
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places, emit_part
 from convgrad.plan.general.data import DataPlan
+from convgrad.values import replace
 
 PANEL = "panel"  # the part of a task that packs one of its own
 

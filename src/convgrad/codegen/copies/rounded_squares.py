@@ -7,18 +7,18 @@ of bf16. For sums that are neither denormal nor NaN, which the processor rounds 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.squares import Square, Squares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, index
 from convgrad.codegen.isa import x86
 from convgrad.codegen.isa.conversions import bfloats_of_two
+from convgrad.values import frozen
 
 ROWS_TOGETHER = 2  # in a vector
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoundedSquares(Squares):
     """How `copy` moves sums that are contiguous along one axis, and bf16 that is along another."""
 

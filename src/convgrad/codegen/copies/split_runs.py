@@ -7,7 +7,6 @@ processor has found out that they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.codegen.copies.asking import ask
@@ -20,9 +19,10 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES
 from convgrad.plan.by_matrix.matrix import COLUMNS, halves_of
 from convgrad.plan.costs import LINE
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SplitRuns(SplitPanel):
     """The same, where the taps of a channel are one run, and so are those of the channels of a lane, or of the lanes.
 
@@ -79,7 +79,7 @@ class SplitRuns(SplitPanel):
         return AskFor(source, step * size, COLUMNS * size, (0, self.depth // 2 * step * size))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AskFor:
     """Lines at source + pair · of_pair + tap · of_tap + each of `places`, in bytes."""
 

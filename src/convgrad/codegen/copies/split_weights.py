@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.asking import SPLIT_AHEAD, PanelSteps, ask, by_far_taps
 from convgrad.codegen.copies.copying import Copy
@@ -17,11 +16,12 @@ from convgrad.plan.by_matrix.matrix import COLUMNS, halves_of
 from convgrad.plan.costs import LINE
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 PAIRS = 2 * COLUMNS  # numbers of a row of pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class SplitPanel:
     """target[taps, block of channels, piece, tile of 16 lanes, pair, lane, number of the pair] = pieces of source.
 

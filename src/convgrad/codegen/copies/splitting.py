@@ -6,18 +6,17 @@ that f32 holds exactly (Dekker, Numerische Mathematik 18, 1971). An f16 is two, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant
 from convgrad.codegen.isa.base import Isa
 from convgrad.codegen.isa.conversions import like
+from convgrad.values import frozen
 
 HIGH = -65536  # the bits of an f32 that are a bf16
 NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an unsigned number
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pieces:
     """How numbers are split: into `count` pieces, `step` numbers apart in memory; `exact` if they hold everything.
 

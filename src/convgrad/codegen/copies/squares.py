@@ -6,18 +6,18 @@ A square has as many rows and columns as a vector has lanes, or fewer at the end
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dim:
     """One axis of the box: how many elements, and the step between them on each side, in elements."""
 
@@ -26,7 +26,7 @@ class Dim:
     dst: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Square:
     """Rows, `src_step` apart in src, become columns, contiguous in dst and `dst_step` apart.
 
@@ -49,7 +49,7 @@ class Square:
         return False if any(extent < lanes for extent in known) else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Squares(ABC):
     """How `copy` moves what is contiguous, or nearly so, along one axis in src and along another in dst."""
 

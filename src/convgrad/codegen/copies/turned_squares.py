@@ -6,16 +6,15 @@ kernel share.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from convgrad.codegen.copies.squares import Square, Squares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.outputs.runs import Run
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnedSquares(Squares):
     """How `copy` moves what is contiguous, or nearly so, along one axis in src and along another in dst."""
 

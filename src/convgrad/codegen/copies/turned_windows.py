@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from convgrad.codegen.copies.copying import Copy
@@ -13,6 +12,7 @@ from convgrad.codegen.copies.words import concatenated, load_bf16
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import shuffle
+from convgrad.values import frozen
 
 CHANNELS, WINDOWS = 16, 32
 HALF = WINDOWS // 2
@@ -26,7 +26,7 @@ class _Part(NamedTuple):
     apart: Dim | None = None  # the second run, of two of at most `HALF` windows each
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TurnedWindows:
     """How `copy`, whose partners do not matter here, moves numbers in such squares; `numbers` moves them one by one."""
 

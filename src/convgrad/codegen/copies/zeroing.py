@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.values import frozen
 
 
 def emit_zero(b: Builder, isa: Isa, compute: str, dst: Value, count: Index) -> None:
@@ -23,7 +23,7 @@ def emit_zero(b: Builder, isa: Isa, compute: str, dst: Value, count: Index) -> N
     b.loop(whole, count, clear(zero), name="zero")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Range:
     """Positions low <= i < high of a packed axis that hold numbers; others are to be zero, if anybody reads them."""
 

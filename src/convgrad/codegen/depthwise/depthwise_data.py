@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.copies.panels import bias_at
@@ -19,6 +18,7 @@ from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
+from convgrad.values import replace
 
 Bounds = tuple[tuple[Index, Index], ...]  # per outer axis, taps that meet the image
 

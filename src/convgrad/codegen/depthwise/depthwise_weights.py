@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.weights import SumsStage
@@ -15,11 +14,12 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan, met_on
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import frozen, replace
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spot:
     """Where a tile is: first window, how many rows and columns of them, whether x is there for all, first lane."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.interleave import pick
 from convgrad.codegen.ir import Builder
@@ -11,6 +10,7 @@ from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.plane_rows import run_bases, whole_vectors
+from convgrad.values import frozen
 
 MOST_TURNS = 3  # lanes by which vectors of a phase are slid one by one
 LOOPED = 2  # vectors of a row that are alike, from which on they are a loop
@@ -23,7 +23,7 @@ def ask_for(b: Builder, row: Value, ahead: int, first: Index, size: int) -> None
         b.prefetch(b.beyond(there, line), keep=2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Columns:
     """Vectors of a row that are written out once: the first number of the first one, how many, and lanes of each."""
 
@@ -33,7 +33,7 @@ class Columns:
     whole: bool  # all that they read is in the row, and no lane is left over
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RowReads:
     """Elements step · i + offset of a row, for i side by side.
 
@@ -216,7 +216,7 @@ class RowReads:
         return self.isa.load(b, self.dtype, address, self.lanes, mask=some)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WordReads(RowReads):
     """Words of two bf16 side by side, at offsets that are bases each; lanes that nobody wants may be anything."""
 

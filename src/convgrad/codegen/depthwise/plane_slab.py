@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.plan.depthwise.plane_slab import PlaneSlab
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class PlaneBox:
     """What a slab holds of a tensor for the block that begins at `starts`: axes, and where both begin.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.strides import row_major
+from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.codegen.watch.verdict import Verdict

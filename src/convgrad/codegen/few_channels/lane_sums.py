@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -25,13 +24,14 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE
 from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
+from convgrad.values import frozen, replace
 
 AHEAD_BYTES = 8192  # from what a tile reads to what it asks for
 MOST_SHORT = 4  # lanes of vectors that do not become shorter
 MOST_BODIES = 4  # tiles at the borders of a row that are written out, each for what it misses
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LaneSumsTile(Tile):
     """A tile whose sums are vectors, and whose results lie side by side, row by row, with room for so many in each."""
 
@@ -79,7 +79,7 @@ def lanes_added(b: Builder, sums: Sequence[Value]) -> Value:
     return vectors[0]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinesAhead:
     """Lines that a tile asks for, `each` of them in each of its steps."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.general.data import DataStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index
@@ -12,6 +10,7 @@ from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places
 from convgrad.plan.few_channels.patch_data import PatchDataPlan
+from convgrad.values import replace
 
 
 class PatchSweep(Sweep):

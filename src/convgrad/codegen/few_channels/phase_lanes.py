@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.panels import bias_at
 from convgrad.codegen.copies.zeroing import emit_zero
@@ -16,6 +14,7 @@ from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places
 from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
 from convgrad.plan.strides import row_major
+from convgrad.values import replace
 
 
 class PhaseLanesSweep(Sweep):

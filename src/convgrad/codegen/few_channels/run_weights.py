@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.weights import SumsStage
@@ -17,9 +16,10 @@ from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.stages import Places
 from convgrad.plan.few_channels.run_weights import Pieces, RunWeightsPlan
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Piece:
     """Where a tile begins on one of its sides, which it is, and its size."""
 

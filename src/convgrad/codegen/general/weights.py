@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from convgrad.codegen.outputs.own_sums import OwnSums
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.codegen.watch.verdict import Verdict

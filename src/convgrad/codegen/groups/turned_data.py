@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.panels import pack_bias
 from convgrad.codegen.general.data import DataStages
@@ -19,9 +18,10 @@ from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.stages import Places
 from convgrad.plan.groups.turned_data import TurnedDataPlan
 from convgrad.plan.kinds import as_kind
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class TurnedTile(Tile):
     """A tile of one column, whose sums are `turns` vectors each until they are stored."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.splitting import HIGH
 from convgrad.codegen.general.data import DataStages
@@ -20,12 +19,13 @@ from convgrad.codegen.outputs.runs import Run
 from convgrad.plan.costs import LINE
 from convgrad.plan.in_place.flat_data import FlatDataPlan, shifts
 from convgrad.plan.kinds import as_kind
+from convgrad.values import frozen, replace
 
 ODD = 1 << 44  # in offsets of columns of odd places
 AHEAD = 512  # numbers, of what a tile reads last, that are asked for meanwhile
 
 
-@dataclass(frozen=True)
+@frozen
 class Planes:
     """Lines of every channel that a tile asks for, `each` of them in each of its steps."""
 
@@ -46,7 +46,7 @@ class Planes:
             b.prefetch(b.beyond(self.first, b.dot([(channel, self.channel_bytes), (line, 64)])), keep=3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairsTile(Tile):
     """A tile whose columns are, two by two, outputs of even and of odd places of a run."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.general.weights import SumsStage
 from convgrad.codegen.ir import Builder
@@ -15,9 +14,10 @@ from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Masks, Reduction
 from convgrad.codegen.stages import Places
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True)
+@frozen
 class Windows:
     """What a tile sums: so many windows, where tables of masks have their first vector, and the tile's first tap."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.copies.interleave import dealt_order, gathered
@@ -24,12 +23,13 @@ from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.costs import LINE
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.kinds import as_kind
+from convgrad.values import frozen, replace
 
 COLUMN = 1 << 44  # from a column of a tile to the next, in its offsets; see `RowSweep._reader`
 ANYWHERE = 1 << 40  # elements of a row that goes on as far as a tile reads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PhasesTile(Tile):
     """A tile whose rows are phases of channels, which meet in registers on their way to memory."""
 
@@ -67,7 +67,7 @@ class PhasesTile(Tile):
         return self.columns[v] % COLUMN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DealtTile(Tile):
     """A tile whose lanes are in the order of `dealt_order` until they are stored."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from convgrad.codegen.few_channels.lane_sums import lanes_added
 from convgrad.codegen.general.data import DataStages
@@ -17,6 +16,7 @@ from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.in_place.row_products import RowProductsPlan
+from convgrad.values import replace
 
 
 class RowProductsStages(DataStages):

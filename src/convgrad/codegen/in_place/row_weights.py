@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from convgrad.codegen.copies.interleave import dealt_order, pick
 from convgrad.codegen.in_place.in_place_weights import InPlaceSums, Windows
@@ -15,6 +14,7 @@ from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.dtypes import COMPUTE
 from convgrad.plan.in_place.row_weights import RowWeightsPlan
+from convgrad.values import replace
 
 
 class RowSums(InPlaceSums):

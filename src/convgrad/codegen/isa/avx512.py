@@ -1,8 +1,7 @@
 """AVX-512 (F, BW, DQ, VL): 64-byte vectors, thirty-two registers, masks."""
 
-from dataclasses import replace
-
 from convgrad.codegen.isa.base import Isa
+from convgrad.values import replace
 
 ISA = Isa(
     name="avx512",

@@ -7,7 +7,6 @@ it must spell out because the hardware lacks it. Conversions between storage and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
@@ -20,6 +19,7 @@ from convgrad.codegen.isa.conversions import (
     like,
     rounded_to_bfloat,
 )  # fmt: skip
+from convgrad.values import frozen
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
 PACKED = 32  # bytes of vectors whose words are packed half by half
@@ -28,7 +28,7 @@ ARITHMETIC = {"f32": "float", "f64": "double"}
 BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Isa:
     """Lengths and abilities of one instruction set."""
 

@@ -10,14 +10,15 @@ Architectures Software Developer's Manual, volume 2).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
+
+from convgrad.values import frozen
 
 PART_BYTES = 16
 WIDEST = 64  # bytes of the vectors of AVX-512
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Assembly:
     """Instructions and constraints; output `places[j]` becomes what was lane j of every row.
 

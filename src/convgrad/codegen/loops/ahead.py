@@ -7,19 +7,19 @@ one every so many steps of a register tile, they come for nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from math import prod
 from typing import Protocol
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.plan.costs import LINE
+from convgrad.values import frozen, replace
 
 AT_ONCE = 6  # lines that one tile may ask for before it begins
 LONG_RUN = 16  # lines that are worth walking
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lines:
     """The cache lines of a box in memory: `walk` and the other axes, each an extent and a step in bytes."""
 
@@ -65,7 +65,7 @@ class Fetch(Protocol):
         """After so many steps of the tile."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Walk:
     """What one tile fetches: lines `step` bytes apart, some `at_once`, or `each` of them every 2^shift steps."""
 
@@ -87,7 +87,7 @@ class Walk:
             b.prefetch(b.beyond(self.first, b.mul(b.add(line, more), self.step)), keep=2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ahead:
     """The boxes that `tiles` tiles of `steps` steps each are to fetch, at most `most` lines in a step."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.codegen.ir import Builder
@@ -14,12 +13,13 @@ from convgrad.codegen.loops.tap_sums import paces, walks_along_channels
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.general.data import DataPlan
+from convgrad.values import frozen
 
 MOST_LINES = 12  # that a tile asks for at a time
 MOST_OF_WORDS = 32  # likewise where dot products have vectors along outputs: half the time for as many lines
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Turn:
     """A sweep of a task: its group, the first lane block and the one behind the last, and what is multiplied now."""
 

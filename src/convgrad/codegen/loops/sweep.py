@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.ir import Builder
@@ -20,6 +19,7 @@ from convgrad.codegen.microkernels.reduction import Groups
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.general.block_costs import NEAR_BYTES
 from convgrad.plan.general.data import DataPlan
+from convgrad.values import replace
 
 AHEAD_BYTES = 2048
 STEPS_AHEAD = 6

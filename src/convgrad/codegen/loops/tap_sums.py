@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.codegen.ir import Builder
@@ -12,9 +11,10 @@ from convgrad.codegen.microkernels.reduction import Part, Reduction
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.general.data import DataPlan
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True)
+@frozen
 class Spot:
     """Offsets from the bases of the slab, the weights and the results, and the sums still to run."""
 

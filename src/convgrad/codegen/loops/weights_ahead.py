@@ -13,6 +13,7 @@ from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.weights import WeightsPlan
+from convgrad.values import frozen
 
 NEXT_BYTES = 4 * 1024 * 1024  # of a tensor of rows, from where on a tile asks for those of the next one
 MOST_LINES = 4  # of an operand, in a step
@@ -82,7 +83,7 @@ class WeightsAhead:
         return lines_of([(extent, SIZES[plan.problem.dtype] * step) for extent, step in box])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NextRows(Walk):
     """What a tile fetches whose rows are planes read in place: the same windows of the next tile's rows.
 

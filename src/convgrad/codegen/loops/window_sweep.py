@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.ir import Builder
@@ -13,6 +12,7 @@ from convgrad.codegen.loops.weights_ahead import NextRows
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction, Segment
 from convgrad.plan.strides import row_major
+from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.codegen.general.weights import SumsStage
@@ -56,7 +56,7 @@ class WindowSweep:
         """Of so many row channels."""
         if self.plan.may_end_early:
             self.tile = self.stage.part_tile(last=self.last, rows=rows)
-            self.own = self.stage.own and replace(self.stage.own, tile=self.tile, last=self.last, rows=rows)
+            self.own = self.stage.own and self.stage.own.of_tile(self.tile, last=self.last, rows=rows)
 
     def _taps(self, n: int, shift: Shift, tap: Index, sums: list[Reduction]) -> None:
         """The taps of axis n, and of all axes inside it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -17,6 +16,7 @@ from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
 from convgrad.codegen.outputs.results import store_runs, stream_runs
 from convgrad.codegen.outputs.runs import Run, rounds_together
+from convgrad.values import frozen, replace
 
 Sums = dict[tuple[int, int], Value]  # of row and column
 Add = Callable[[Builder, Value, Value, Value], Value]
@@ -24,7 +24,7 @@ Load = Callable[..., Value]  # as `Isa.load` is called
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Tile:
     """C[r, v] += Σ A[rows[r] + Σ i·a_step + a] · B[columns[v] + Σ i·b_step + b]
 

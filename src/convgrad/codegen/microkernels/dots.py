@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from convgrad.codegen.ir import Builder
@@ -13,12 +12,13 @@ from convgrad.codegen.isa.dots import LANES, PAIR, DotUnit
 from convgrad.codegen.isa.halves import lower_half, with_lower_half
 from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.values import frozen
 
 Place = tuple[int, int]
 WRITTEN_OUT = 4  # pairs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """The innermost axis of a sum, or a part of it, whose steps are so many pairs each."""
 
@@ -26,7 +26,7 @@ class Steps:
     pairs: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotTile:
     """C[r, v] += Σ A[rows[r] + 2 k] · B[columns[v] + k · b_step], pairs, over the reductions and the pairs k of a step.
 

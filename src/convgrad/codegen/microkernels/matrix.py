@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -11,9 +10,10 @@ from convgrad.codegen.isa.matrix import A_TILES, B_TILES, C_TILES, COLUMNS, ROW_
 from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.plan.units import Products
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MatrixTile:
     """C += Σ over the reductions and the products of pieces of A · B, for up to two tiles of rows by two of columns.
 

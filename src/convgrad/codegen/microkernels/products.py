@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
+
+from convgrad.values import frozen
 
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Taps = Sequence[tuple[int, int]]  # offsets of A and B
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Products:
     """A[rows[r] + v · a_column + a] · B[columns[v] + b] for C[r, v], over the taps (a, b)."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
+from convgrad.values import frozen, replace
 
 Masks = tuple[Value | None, ...]  # integers of a bit per lane; None, or no masks at all: all lanes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """One step of a sum that only some rows of a tile take part in, and where it finds A and B; see `Tile.b_masks`."""
 
@@ -22,7 +22,7 @@ class Part:
     b_masks: Masks = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Segment:
     """Steps of a sum, start <= i < stop, that only some rows and columns of a tile take part in."""
 
@@ -32,7 +32,7 @@ class Segment:
     columns: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduction:
     """One axis of the sum: start <= i < stop, and the step of each operand per i, in numbers.
 
@@ -52,7 +52,7 @@ class Reduction:
     b_masks: Callable[[Builder, Index], Masks] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Groups:
     """A vector of C holds whole groups: so many lanes of each, which meet so many numbers of A one after the other."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.zeroing import emit_zero
@@ -16,9 +15,10 @@ from convgrad.codegen.outputs.sums import ChannelSums, pairwise
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BiasShare:
     """What one task of the first stage sums: its channels, over the elements that belong to its blocks.
 

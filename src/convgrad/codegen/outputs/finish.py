@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -18,6 +17,7 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.few_channels.run_weights import RunWeightsPlan
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.groups.group_weights import GroupWeightsPlan
+from convgrad.values import replace
 
 
 def chunk_numbers(plan: WeightsPlan) -> int:

@@ -38,6 +38,10 @@ class OwnSums:
     last: bool = False  # whether the tile is that of the last lane block
     rows: int = 0  # row channels of the tile; 0: as many as the plan says
 
+    def of_tile(self, tile: Tile, *, last: bool, rows: int) -> OwnSums:
+        """The same sums, in tiles of another shape."""
+        return replace(self, tile=tile, last=last, rows=rows)
+
     def place(self, b: Builder, lane_block: Index, tap: Index, row: Index) -> Value:
         """Where the sums of a tile are."""
         plan = self.plan

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from convgrad.codegen.copies.interleave import gathered
 from convgrad.codegen.ir import Builder
@@ -20,6 +19,7 @@ from convgrad.codegen.outputs.runs import (
     store_if_wanted,
     store_words,
 )
+from convgrad.values import replace
 
 TOGETHER = 8  # vectors that are looked at at once, at least, if there are so many
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from convgrad.codegen.copies.interleave import gathered
 from convgrad.codegen.ir import Builder
@@ -11,6 +10,7 @@ from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
 from convgrad.codegen.isa.base import Isa, shuffle
 from convgrad.codegen.isa.conversions import rounded_to_bfloat
 from convgrad.codegen.outputs.runs import Run, order_in_turn, store_if_wanted, store_words
+from convgrad.values import replace
 
 
 def store_by_integers(b: Builder, isa: Isa, runs: Iterable[Run]) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, lanes_of, vector_of
 from convgrad.codegen.isa.base import STORAGE, Isa
 from convgrad.dtypes import COMPUTE
+from convgrad.values import frozen
 
 IN_TURN = (1, 2, 4)  # vectors of a run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """Results side by side in memory: vectors one after the other or, `in_turn`, a number of each in turn.
 

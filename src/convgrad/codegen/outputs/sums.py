@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE, Isa, shuffle
+from convgrad.values import frozen
 
 AT_ONCE = 4  # chains of additions that hide each other's latency
 
@@ -15,7 +15,7 @@ Axes = Sequence[tuple[Index, int]]  # extent, and step in elements
 Sums = dict[tuple[int, int], Value]  # of column and chain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class ChannelSums:
     """target[c] += Σ source[c · step + Σ i · axis step] over the box of the axes, for all c < channels.
 

@@ -7,7 +7,6 @@ where it continues from weights that were copied before they were added to.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from convgrad.codegen.watch.scan import any_nan, any_not_finite
 from convgrad.plan.guard import Box, Guard, guard_of, problem_of
 from convgrad.plan.inside import InsidePlan, inside_plan, kept_bytes
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.plan.choose import Plan

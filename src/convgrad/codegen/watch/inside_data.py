@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value, constant, index, vector_of
@@ -13,6 +12,7 @@ from convgrad.codegen.watch.inside import Inside, each_result
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.inside import InsidePlan
 from convgrad.problem.conv import Unknown
+from convgrad.values import frozen
 
 
 def lower_inside_data(plan: InsidePlan) -> KernelModule:
@@ -22,7 +22,7 @@ def lower_inside_data(plan: InsidePlan) -> KernelModule:
     return KernelModule(ir=str(module), stages=(stage,), shared_bytes=plan.shared_bytes, scratch_bytes=0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Spot:
     """An output of one axis: its phase, as numbers known then or now, and the element that tap 0 of it would meet."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import gcd
 
 from convgrad.dtypes import SIZES
@@ -19,6 +18,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 MOST_VECTORS = 4
 READ, CROSSING = 0.05, 0.8  # cycles, not hidden, for a vector of the input; and for one that ends in another line

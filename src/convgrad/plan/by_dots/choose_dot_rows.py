@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -15,6 +14,7 @@ from convgrad.plan.depthwise.plane_costs import even_rows
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, whole_vectors
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.values import replace
 
 MOST_ROWS, MOST_SUMS = 14, 16  # of outputs of a tile; sums, of which there are several where a row has phases
 WIDE, STREAMS = 128, 22  # bytes of a row, from which on so many rows at a time are more than a core follows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -31,6 +30,7 @@ from convgrad.plan.units import Products, needs_watch, products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import replace
 
 Predicted = tuple[float, DotDataPlan]
 MOST_PLANES = 16  # strides up to which x is worth packing in planes

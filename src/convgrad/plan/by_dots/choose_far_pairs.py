@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.plan.by_dots.choose_dots import HALF_EMPTY
@@ -18,6 +17,7 @@ from convgrad.plan.tiles import FAR, NUMBER, VECTOR
 from convgrad.plan.units import needs_watch, products_on
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 AGAIN = 2.0  # times that words are packed, by tasks that share them
 PICKED = 2.0  # cycles for a word

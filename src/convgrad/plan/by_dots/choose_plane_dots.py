@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.plan.by_dots.dots import PAIR
@@ -19,6 +18,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 MOST_ROWS, MOST_STRIDED_ROWS = 6, 2  # of windows, in a tile; what is picked of more rows is spilled
 MOST_TAPS = 81

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan, Met
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DepthwiseDotsPlan(DepthwiseWeightsPlan):
     """A DepthwiseWeightsPlan whose lanes sum two neighbouring windows of a row at a time.
 

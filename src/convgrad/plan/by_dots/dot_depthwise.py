@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 
@@ -12,6 +11,7 @@ from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.general.data import DataPlan
+from convgrad.values import frozen
 
 REGISTERS, WAITING = 32, 3  # of vectors, and those of them for what is read
 TOGETHER = 1.56  # dot products and other instructions in a cycle, of which one is a dot product
@@ -26,7 +26,7 @@ Met = dict[int, tuple[tuple[int, int], ...]]  # by place of a word in a row: col
 WORD = 0.3  # of a product, to put a word together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotDepthwisePlan(DepthwiseDataPlan):
     """A DepthwiseDataPlan whose tiles put two neighbours of a row together, which meet two taps at once.
 

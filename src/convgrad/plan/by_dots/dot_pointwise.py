@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.plan.by_dots.paired_outputs import PairedWords
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.in_place.pointwise import PointwisePlan
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotPointwisePlan(PairedWords, PointwisePlan):
     """A PointwisePlan of words, which are made in registers: unpacking interleaves two planes.
 

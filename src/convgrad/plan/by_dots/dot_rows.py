@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import NamedTuple
 
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
+from convgrad.values import frozen
 
 PairOfTaps = tuple[int | None, int | None]  # that meet a word, None beside the taps
 PAIR = 2
@@ -21,7 +21,7 @@ class Words(NamedTuple):
     pairs: tuple[PairOfTaps, ...]  # all of them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotRowsPlan(PlaneRowsPlan):
     """A PlaneRowsPlan whose outputs j read a row two numbers apart: neighbours meet two taps by one dot product.
 
@@ -79,7 +79,7 @@ class DotRowsPlan(PlaneRowsPlan):
         return "\n".join([said, *watched(self.fallback)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotRowsTogetherPlan(DotRowsPlan):
     """A DotRowsPlan of rows that fill half of a vector or less: those of some `planes` share it, part by part."""
 

@@ -5,7 +5,6 @@ Packing, and the watch over numbers that are multiplied differently from f32, ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 
@@ -14,6 +13,7 @@ from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.general.data import PAST_CACHES_BYTES
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 LANES, PAIR = 16, 2
 WINDOWS = 8  # that a step of a sum over windows takes
@@ -43,7 +43,7 @@ def taps_together(axis: WindowAxis) -> list[int]:
     return [n for n in range(1, max(1, axis.taps) + 1) if axis.taps % n == 0 and alike(n)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotDataPlan(MatrixDataPlan):
     """Blocking of a problem that solves for X or Y by dot products: tiles of any outputs times vectors of channels."""
 
@@ -75,7 +75,7 @@ class DotDataPlan(MatrixDataPlan):
         """Likewise lines of bf16, of two vectors of sums, where tiles write them."""
         p = self.problem
         if p.out_dtype != "bf16":
-            return super(DotDataPlan, self).past_caches
+            return super().past_caches
         batch, _, _, *spatial = p.strides[p.solved]
         lines = self.watch and self.writes_in_place and self.width % (2 * LANES) == 0
         aligned = all(step % (2 * LANES) == 0 for step in (batch, *spatial))
@@ -119,7 +119,7 @@ class DotDataPlan(MatrixDataPlan):
         return "\n".join([*lines, *watched(self.fallback)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotWeightsPlan(MatrixWeightsPlan):
     """Blocking of a problem that solves for W by dot products: pairs of windows of channels of x times vectors of y.
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from convgrad.plan.by_dots.dots import PAIR, DotDataPlan
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.kinds import as_kind
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotsInPlacePlan(DotDataPlan):
     """A DotDataPlan of one tap whose tiles read words of two channels where they lie, and nothing is packed.
 

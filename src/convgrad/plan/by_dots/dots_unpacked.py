@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
@@ -15,6 +14,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify, with_taps_merged
+from convgrad.values import frozen, replace
 
 MOST_VECTORS = 4  # side by side in a tile
 TAKEN = 6  # registers: two rows of weights, words of them, and what looking at them takes
@@ -26,7 +26,7 @@ CROWDED_ROWS = 8  # outputs for which that is still less than packing takes
 TIE = 0.9  # of the cycles of tiles whose weights are packed, each of which these meet once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotsUnpackedPlan(DotsInPlacePlan):
     """A DotsInPlacePlan of few outputs, whose tiles make words of two rows of weights as they meet them.
 

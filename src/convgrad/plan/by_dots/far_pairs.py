@@ -9,16 +9,16 @@ side by side stay so.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import gcd
 
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Fold:
     """How the windows of an axis, and the elements of x that these meet, become words.
 
@@ -113,7 +113,7 @@ def folded(axes: tuple[WindowAxis, ...], fold: Fold) -> tuple[WindowAxis, ...]:
     return (*axes[: fold.number], fold.folded, *axes[fold.number + 1 :])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FarPairsPlan(WeightsPlan):
     """A WeightsPlan of words. The folded axis counts pairs of windows, and elements of x of its scale.
 
@@ -141,7 +141,7 @@ class FarPairsPlan(WeightsPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(FarPairsPlan, self).validate()
+        super().validate()
         assert self.axes == folded(window_axes(self.problem), self.fold)
         assert _apart(self.problem, self.fold)
         assert not any((self.spread, self.direct, self.rows_in_place, self.lanes_in_place))
@@ -149,5 +149,5 @@ class FarPairsPlan(WeightsPlan):
 
     def __str__(self) -> str:
         told = f"pairs {self.fold.apart} apart on axis {self.fold.number}, lanes along"
-        text = super(FarPairsPlan, self).__str__().replace("lanes along", told, 1)
+        text = super().__str__().replace("lanes along", told, 1)
         return "\n".join([text, *watched(self.fallback)])

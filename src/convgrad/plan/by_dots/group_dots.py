@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.plan.kinds import as_kind
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GroupDotsPlan(GroupWeightsPlan):
     """A GroupWeightsPlan whose slabs hold words: a number of an image and that of the next one at the same place.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
 from convgrad.plan.in_place.row_weights import RowWeightsPlan
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class InPlaceDotsPlan(InPlaceWeightsPlan):
     """An InPlaceWeightsPlan whose lanes sum two windows at a time: a vector of bf16 as it lies is sixteen pairs.
 
@@ -36,7 +35,7 @@ class InPlaceDotsPlan(InPlaceWeightsPlan):
         return told(self, InPlaceWeightsPlan.__str__(self))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RowDotsPlan(RowWeightsPlan):
     """A RowWeightsPlan likewise: what windows meet is picked before it is multiplied, numbers of 16 bits at a time."""
 

@@ -5,7 +5,6 @@ So such a plan is one for f32 of half the channels: slab, panels and tiles hold 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from convgrad.plan.by_dots.dots import PAIR
@@ -13,6 +12,7 @@ from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import frozen, replace
 
 if TYPE_CHECKING:
     Words = DataPlan
@@ -26,8 +26,6 @@ class PairedWords(Words):
     Numbers are bf16, or f32 that may be rounded. If `watch` is set, tasks look for those that dot products take for
     others, as of matrix units.
     """
-
-    __slots__ = ()
 
     ON_UNITS = True
     BY_DOTS = True
@@ -60,7 +58,7 @@ class PairedWords(Words):
         return "\n".join([words, *watched(self.fallback)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedOutputsPlan(PairedWords, DataPlan):
     """A DataPlan along outputs, of words."""
 
@@ -76,7 +74,7 @@ class PairedOutputsPlan(PairedWords, DataPlan):
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PairedFoldedPlan(PairedWords, FoldedPlan):
     """A FoldedPlan, of words: phases of the innermost stride are computed side by side."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.depthwise.plane_rows import PlaneRowWeightsPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlaneDotsPlan(PlaneRowWeightsPlan):
     """A PlaneRowWeightsPlan whose lanes sum two windows at a time: a vector of bf16 as it lies is sixteen pairs.
 

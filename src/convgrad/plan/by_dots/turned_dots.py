@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_dots.dots import LANES, PAIR, DotDataPlan
@@ -10,9 +9,10 @@ from convgrad.plan.general.data import DataPlan
 from convgrad.plan.groups.turned_data import can_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class TurnedDotPlan(DotDataPlan):
     """A `TurnedDataPlan` of pairs: a lane is two neighbouring channels, so a vector holds twice as many groups.
 

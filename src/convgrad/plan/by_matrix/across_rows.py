@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.general.room import Room
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 PER_TILE = 2  # tiles of rows in a block of tiles
 MOST_PHASES = 4  # each of which has loops of its own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class AcrossRowsPlan(MatrixDataPlan):
     """A MatrixDataPlan whose tiles have fewer empty rows.
 
@@ -130,7 +130,7 @@ class AcrossRowsPlan(MatrixDataPlan):
         return "\n".join([first.replace(f"tile {self.tile}", through), *lines])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GatheredDataPlan(AcrossRowsPlan):
     """A AcrossRowsPlan whose tiles have next to no empty rows, of windows with any strides, for the price of copies.
 
@@ -186,7 +186,7 @@ class GatheredDataPlan(AcrossRowsPlan):
     @property
     def work_bytes(self) -> Room:
         """With what is gathered."""
-        shared, own = super(GatheredDataPlan, self).work_bytes
+        shared, own = super().work_bytes
         return shared, own + self.packed_bytes * self.gathered_size
 
     def _validate_rows(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -19,6 +18,7 @@ from convgrad.plan.general.room import roomy
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.units import loads_of
 from convgrad.problem.conv import Ints
+from convgrad.values import replace
 
 ROOM_BYTES = 1024 * 1024  # of what a task goes through again and again, in L2
 PIECE_ROW = 60.0  # cycles to begin with a tap

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
@@ -42,6 +41,7 @@ from convgrad.plan.tiles import cuts
 from convgrad.plan.units import Products, loads_of, needs_watch, products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen, replace
 
 OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
 FAR_ROW = 3.5  # cycles for a row of weights from beyond L2
@@ -56,7 +56,7 @@ WINDOWS_FIRST, WINDOWS_LAST = 1.05, 1.4  # times the cycles: of such, channels o
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MatrixTileShape:
     """Outputs per axis, rows of a tile register, channels of a block, and predicted cycles for one group."""
 

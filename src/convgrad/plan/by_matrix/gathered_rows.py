@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GatheredRowsPlan(TileByTilePlan):
     """A TileByTilePlan of bf16 with channels side by side and no taps beside the image: there is no slab.
 

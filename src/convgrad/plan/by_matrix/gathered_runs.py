@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_matrix.across_rows import GatheredDataPlan
@@ -10,12 +9,13 @@ from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.plan.by_matrix.runs import Runs
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 MOST_WRITTEN_OUT = 48  # moves of an output, beyond which there is a loop over rows of its window
 PARTS = (8, 16)  # numbers that are moved at once, besides whole lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GatheredRunPlan(Runs, TileByTilePlan):
     """A TileByTilePlan whose sums go through all numbers of a window as one run, whatever taps and channels.
 
@@ -139,4 +139,4 @@ class GatheredRunPlan(Runs, TileByTilePlan):
         assert self.i_block == self.in_channels
 
     def __str__(self) -> str:
-        return super(GatheredRunPlan, self).__str__().replace("matrix tiles", "matrix tiles of whole windows", 1)
+        return super().__str__().replace("matrix tiles", "matrix tiles of whole windows", 1)

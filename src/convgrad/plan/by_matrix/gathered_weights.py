@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_matrix.matrix import DEPTH
@@ -10,9 +9,10 @@ from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.general.room import Room
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GatheredWeightsPlan(MatrixWeightsPlan):
     """A MatrixWeightsPlan that multiplies next to no zeros, for the price of copies.
 
@@ -82,8 +82,8 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
     @property
     def work_bytes(self) -> Room:
         """Of that, too."""
-        sums, slabs = super(GatheredWeightsPlan, self).work_bytes
+        sums, slabs = super().work_bytes
         return sums, slabs + self.packed_bytes * self.gathered_size
 
     def __str__(self) -> str:
-        return super(GatheredWeightsPlan, self).__str__().replace(f"with rows of {self.pitch}", "gathered for each tap")
+        return super().__str__().replace(f"with rows of {self.pitch}", "gathered for each tap")

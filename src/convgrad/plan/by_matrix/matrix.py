@@ -5,7 +5,6 @@ Operands are packed as the bf16 pieces of `plan/units.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -15,6 +14,7 @@ from convgrad.plan.general.room import MOST_STAGED_BYTES, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 ROWS = 16  # outputs, or channels, of a tile
 COLUMNS = 16  # channels of a tile
@@ -26,7 +26,7 @@ def halves_of(channels: int) -> tuple[int, int]:
     return -(-channels // 2), channels // 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Limits:
     """Bits of the magnitudes of f32 from which, and exponents, with their bias, below which the unit is not to be used.
 
@@ -51,7 +51,7 @@ def limits_of(dtype: str) -> Limits:
     return OF_BF16 if dtype == "bf16" else OF_PIECES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MatrixDataPlan(DataPlan):
     """Blocking of a problem that solves for X or Y on a matrix unit.
 
@@ -78,7 +78,7 @@ class MatrixDataPlan(DataPlan):
     def fetches_slab(self) -> bool:
         """As of vectors, between taps, of which there are some; pieces of f32 take so long that nothing waits."""
         some = type(self) is MatrixDataPlan and self.pieces == 1 and self.taps > 1
-        return some and super(MatrixDataPlan, self).fetches_slab
+        return some and super().fetches_slab
 
     @property
     def fetches_weights(self) -> bool:

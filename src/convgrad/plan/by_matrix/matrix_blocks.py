@@ -7,7 +7,6 @@ arithmetic. Small blocks of windows keep all channels in the cache instead, but 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeVar
 
@@ -24,6 +23,7 @@ from convgrad.plan.tiles import dot_cycles
 from convgrad.plan.units import loads_of
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen, replace
 
 Plan = TypeVar("Plan", bound=MatrixWeightsPlan)
 
@@ -52,7 +52,7 @@ LEAST_TASKS = 16
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _OfBlock:
     """What shares and chunks do not change."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, watched
@@ -11,9 +10,10 @@ from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class MatrixWeightsPlan(FlatWeightsPlan):
     """Blocking of a problem that solves for W on a matrix unit.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -10,6 +9,7 @@ from convgrad.plan.by_dots.dots import PAIR, DotDataPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 MOST_CHANNELS = 8  # for which taps and channels are one run
 
@@ -27,8 +27,6 @@ class Runs:
     numbers, which are summed in pairs, whatever channels they are of. What a pair, or a tile, has beyond the run meets
     weights that are zero.
     """
-
-    __slots__ = ()
 
     @property
     def inner_taps(self: Any) -> int:
@@ -85,7 +83,7 @@ class Runs:
         assert self.i_block == self.in_channels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotRunPlan(Runs, DotDataPlan):
     """By dot products."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.plan.by_matrix.across_rows import GatheredDataPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class TileByTilePlan(GatheredDataPlan):
     """A GatheredDataPlan whose tasks take one block of tiles of outputs after the other, each with all lanes.
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 ROWS_TOGETHER = 2 * ROWS  # numbers of a window that meet all lanes before others are copied
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WindowWeightsPlan(GatheredWeightsPlan):
     """A GatheredWeightsPlan whose tiles go on from tap to tap, where the channels of one would leave rows empty.
 
@@ -81,7 +81,7 @@ class WindowWeightsPlan(GatheredWeightsPlan):
         assert not self.watch or self.fallback is not None
 
     def __str__(self) -> str:
-        text = super(WindowWeightsPlan, self).__str__()
+        text = super().__str__()
         channels = f"{self.row_channels} channels of x"
         return text.replace(channels, f"{self.window_numbers} numbers of a window").replace(
             "for each tap", "window by window"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
@@ -18,6 +17,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TypeVar
@@ -22,6 +21,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
+from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=DepthwiseWeightsPlan)
 

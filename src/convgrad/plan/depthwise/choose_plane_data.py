@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
@@ -29,6 +28,7 @@ from convgrad.plan.general.room import planes_with_room
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import replace
 
 MOST_ROWS = 14  # of outputs, in a register tile
 VECTORS = (1, 2, 4, 8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import inf, prod
 from typing import TypeVar
 
@@ -23,6 +22,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=PlaneRowWeightsPlan)
 Rows = TypeVar("Rows", bound=PlaneRowsPlan)

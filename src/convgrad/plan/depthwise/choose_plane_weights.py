@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
@@ -28,6 +27,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import replace
 
 MOST_ROWS = 14  # of windows, written out together
 STEP = 2.0  # cycles of a turn of the loop around a tile

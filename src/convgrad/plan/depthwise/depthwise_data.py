@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.general.data import DataPlan
+from convgrad.values import frozen
 
 Row = tuple[int, int, int]  # place of a row of the input, row of the tile that meets it, and at which tap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DepthwiseDataPlan(DataPlan):
     """A DataPlan with vectors across groups, whose tile of rows × columns reads a number once for each of its rows.
 

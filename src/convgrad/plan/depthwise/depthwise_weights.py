@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.depthwise.plane_costs import tap_pieces
@@ -10,13 +9,14 @@ from convgrad.plan.depthwise.plane_rows import is_large, windows_ahead
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import frozen, replace
 
 AHEAD_FROM = 1024 * 1024  # bytes of x and y from which on they are asked for ahead
 
 Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at which tap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DepthwiseWeightsPlan(WeightsPlan):
     """A WeightsPlan with lanes across all groups, whose tile is a vector of sums for each tap of some rows of taps.
 

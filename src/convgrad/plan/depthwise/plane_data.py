@@ -6,7 +6,6 @@ Sums of several rows stay in registers over all taps, so that a vector of the in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import ClassVar
@@ -17,9 +16,10 @@ from convgrad.plan.depthwise.plane_slab import PlaneSlab
 from convgrad.plan.general.room import Room
 from convgrad.plan.order import IN_TURN
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlaneDataPlan:
     """Blocking of a problem that solves for X or Y, of one channel per group on either side.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan, phases_together
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import frozen
 
 AHEAD_BYTES = 16 * 1024  # of what is fetched
 AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is, or of as many numbers that are shorter
@@ -67,7 +67,7 @@ def whole_vectors(
     return vectors, min(first, vectors), max(min(first, vectors), min(last, vectors))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlaneRowsPlan(PlaneDataPlan):
     """A PlaneDataPlan whose tiles read rows in place: `rows` outputs of each phase by a vector of each phase of a row.
 
@@ -152,7 +152,7 @@ class PlaneRowsPlan(PlaneDataPlan):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlaneRowWeightsPlan(PlaneWeightsPlan):
     """A PlaneWeightsPlan that reads rows of x and y in place.
 

@@ -6,7 +6,6 @@ of them are added at the very end. A vector of x serves every row of windows tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -19,9 +18,10 @@ from convgrad.plan.general.weights import BIAS_UNIT, KEPT_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PlaneWeightsPlan:
     """Blocking of a problem that solves for W, of one channel per group on either side.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.plan.axes import gather_axes
@@ -14,6 +13,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, SHORT, TILE_OVERHEAD, splits
 from convgrad.plan.tiles_along_outputs import PART, ROWS_FAR, ROWS_NEAR_BYTES, VECTOR_BYTES
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import replace
 
 MOST_CHANNELS = 4
 MOST_PHASES = 8

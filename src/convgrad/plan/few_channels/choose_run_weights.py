@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import gcd, prod
 
 from convgrad.dtypes import COMPUTE, SIZES
@@ -27,6 +26,7 @@ from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, NUMBER, VECTOR, most_row
 from convgrad.plan.units import products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import replace
 
 MOST_VECTORS = 8  # of a tile
 MOST_WINDOWS = 1024  # of a block

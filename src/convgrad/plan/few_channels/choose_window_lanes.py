@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 
@@ -16,6 +15,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import replace
 
 SPLIT = 2.0  # loads that a vector of x counts for: most cross cache lines
 MOST_SUM_BYTES = 768 * 1024  # of all sums: more are fetched and stored for longer than they are added to

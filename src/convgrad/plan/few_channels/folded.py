@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.order import channels_in_turn
 from convgrad.problem.conv import ConvProblem
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FoldedPlan(DataPlan):
     """Of `problem`, which is `unfolded` with phases as channels: channel c · phases + f has elements phases · j + f.
 

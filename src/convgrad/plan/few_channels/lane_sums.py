@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.general.blocks import even_share
@@ -14,6 +13,7 @@ from convgrad.plan.order import ADDED
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 SUMS = 16  # of a tile whose channels are so few that others would not gain
 LEAST_SUMS = 8  # that hide how long a multiply-add takes
@@ -21,7 +21,7 @@ MOST_WRITTEN = 256  # multiply-adds of a step, of all taps of a row
 TASKS = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class LaneSumsPlan(DataPlan):
     """A DataPlan whose tiles are outputs of a row against all channels that are solved for, each sum a vector.
 
@@ -89,7 +89,7 @@ class LaneSumsPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(LaneSumsPlan, self).validate()
+        super().validate()
         assert self.reads_in_place
         assert self.width == self.out_channels
         assert self.i_block % self.lanes == 0
@@ -98,7 +98,7 @@ class LaneSumsPlan(DataPlan):
         assert self.tile[-1] == 1 or self.result_strides[0][-1][1] == self.out_channels
 
     def __str__(self) -> str:
-        text = super(LaneSumsPlan, self).__str__()
+        text = super().__str__()
         return text.replace("along channels,", "along channels of the input, added at the end,", 1)
 
 

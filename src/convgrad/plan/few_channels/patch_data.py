@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.axes import gather_axes
@@ -12,9 +11,10 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import best_tile
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.values import frozen, replace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PatchDataPlan(DataPlan):
     """A DataPlan along channels, written in place, of `problem`: that of the grid of windows, with taps as channels.
 
@@ -57,18 +57,18 @@ class PatchDataPlan(DataPlan):
     @property
     def past_caches(self) -> bool:
         """As of any DataPlan, where all vectors of a block begin with lines if the first does."""
-        return super(PatchDataPlan, self).past_caches and all(at % self.lanes == 0 for at in self.columns)
+        return super().past_caches and all(at % self.lanes == 0 for at in self.columns)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(PatchDataPlan, self).validate()
+        super().validate()
         assert self.writes_in_place
         assert not any((self.pixels, self.spread, self.unroll))
         assert self.patches.taps[-1] % self.lanes == 0
         assert _is_box(self.width, self.patches.taps)
 
     def __str__(self) -> str:
-        return super(PatchDataPlan, self).__str__().replace("along channels,", "along taps of patches,", 1)
+        return super().__str__().replace("along channels,", "along taps of patches,", 1)
 
 
 def _is_box(width: int, taps: Ints) -> bool:

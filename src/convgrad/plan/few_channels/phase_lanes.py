@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.axes import gather_axes
@@ -14,13 +13,14 @@ from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import best_tile
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.values import frozen, replace
 
 WORTH = 1.05  # cycles, as a multiple, of tiles that are to be worth it
 THROUGH = 0.25  # cycles of a result, not counted for others, to pass through memory
 TURNED, SCATTERED = 0.5, 4.0  # cycles to pack a number of w beyond those of other plans
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PhaseLanesPlan(DataPlan):
     """Of `problem`, which is `unfolded` with phases as channels.
 
@@ -118,14 +118,14 @@ class PhaseLanesPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(PhaseLanesPlan, self).validate()
+        super().validate()
         assert not any((self.pixels, self.spread, self.unroll, self.reads_in_place, self.writes_in_place))
         assert self.blocks_per_task == self.lane_blocks
         assert self.i_blocks == 1
         assert self.out_channels >= self.lanes
 
     def __str__(self) -> str:
-        return super(PhaseLanesPlan, self).__str__().replace("along channels,", f"{self.KIND},", 1)
+        return super().__str__().replace("along channels,", f"{self.KIND},", 1)
 
 
 def with_phases(p: ConvProblem) -> ConvProblem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import prod
 
 from convgrad.plan.axes import Phase
@@ -16,13 +15,14 @@ from convgrad.plan.order import ADDED
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen, replace
 
 MOST_WIDE = 8  # channels of a tile
 CROSSED = 2.0  # loads that a vector of the slab counts for: it begins anywhere
 FETCH = 0.25  # cycles, not hidden, for a vector of either side, which come from L2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RunSumsPlan(LaneSumsPlan):
     """A LaneSumsPlan whose vectors hold what a row of taps meets: channels of the first tap, of the second, and so on.
 

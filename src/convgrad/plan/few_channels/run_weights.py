@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.general.weights import KEPT_BYTES, WeightsPlan
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 Pieces = tuple[tuple[int, int, int], ...]  # where the first of some pieces begins, how many these are, and their size
 
@@ -23,7 +23,7 @@ def even_pieces(total: int, most: int) -> Pieces:
     return tuple(piece for piece in found if piece[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RunWeightsPlan(WeightsPlan):
     """A WeightsPlan whose vectors hold what a row of taps meets: channels of the first tap, of the second, and so on.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -10,11 +9,12 @@ from convgrad.plan.general.flat import FlatWeightsPlan
 from convgrad.plan.general.weights import KEPT_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 LINE = 16  # numbers, in f32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WindowLanesPlan(FlatWeightsPlan):
     """Blocking of a problem that solves for W, with so many windows in a vector as it has lanes.
 

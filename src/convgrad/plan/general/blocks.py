@@ -7,7 +7,6 @@ sums, and equal instruction sets are to give equal bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import TypeVar
@@ -18,6 +17,7 @@ from convgrad.plan.general.data_in_place import outputs_near, with_weights_in_pl
 from convgrad.plan.general.data_slab import FEW_ROWS
 from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.problem.conv import Ints
+from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=DataPlan)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -14,13 +13,14 @@ from convgrad.plan.order import IN_TURN, in_runs, kind_and_run
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 IN_PLACE_BYTES = 4 * 1024 * 1024  # of an input that is read in place, which is far enough to be asked for
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DataPlan(DataSlab):
     """Blocking of a problem that solves for X or Y, its slab, and what becomes of weights and results.
 

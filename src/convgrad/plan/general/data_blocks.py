@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis
 from convgrad.plan.order import channels_in_turn
 from convgrad.problem.conv import ConvProblem, Ints, Unknown
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DataBlocks:
     """The numbers that a `DataPlan` is made of, and what follows from them by counting.
 

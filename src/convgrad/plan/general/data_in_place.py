@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import Machine
+from convgrad.values import replace
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 WAYS, SETS_BYTES = 8, 4096  # of L1, or more: lines that far apart, or a multiple, share a place for so many

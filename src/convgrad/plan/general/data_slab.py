@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.costs import LINE
@@ -10,6 +9,7 @@ from convgrad.plan.general.data_blocks import DataBlocks
 from convgrad.plan.general.room import MOST_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 FEW_ROWS = 6  # of a tile, for which vectors along outputs are loaded again and again
 FEW_VECTORS, FEW_SUMS = 4, 12  # below which short loops cost more than the loads
@@ -22,7 +22,7 @@ def loads_again(rows: int, vectors: int) -> bool:
     return rows <= FEW_ROWS and (vectors >= FEW_VECTORS or rows * vectors >= FEW_SUMS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DataSlab(DataBlocks):
     """Extents and strides of what is packed, or read in place, for one block of outputs."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.strides import row_major
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FlatWeightsPlan(WeightsPlan):
     """Windows of the innermost two axes (the flat ones) are numbered as if every row had `pitch` of them.
 

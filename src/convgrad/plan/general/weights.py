@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
 from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
@@ -22,7 +22,7 @@ BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WeightsPlan(WeightsSlabs):
     """Blocking of a problem that solves for W, its slabs, and what becomes of the sums.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WeightsBlocks:
     """The numbers that a `WeightsPlan` is made of, and what follows from them by counting.
 

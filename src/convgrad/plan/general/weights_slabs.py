@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from math import gcd
 
@@ -11,11 +10,12 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.general.weights_blocks import WeightsBlocks
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 L1_WAY = 4096  # bytes after which lines fall into the same set
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class WeightsSlabs(WeightsBlocks):
     """Extents and strides of what is packed of either side, or read in place."""
 

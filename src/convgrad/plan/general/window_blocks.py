@@ -7,7 +7,6 @@ a register tile reads in L1, but fetch and store its sums more often.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, prod
 from typing import TypeVar
@@ -20,6 +19,7 @@ from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.plan.general.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen, replace
 
 Plan = TypeVar("Plan", bound=WeightsPlan)
 
@@ -46,7 +46,7 @@ ALONE = 0.5  # of a task, that few threads wait for the last one
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Side:
     """The rows or the lanes of a problem that is computed in blocks of so many windows."""
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.general.weights import KEPT_BYTES, WeightsPlan
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class GroupWeightsPlan(WeightsPlan):
     """A WeightsPlan whose vectors of x hold whole groups, and meet numbers of y, one for all lanes of a group.
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES
 from convgrad.plan.order import MOST_SHUFFLED
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import frozen
 
 MOST_TURNED = 32  # taps and weights of one, written out for each phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class TurnedDataPlan(DataPlan):
     """A DataPlan across groups whose lanes multiply numbers of the input as they lie: nothing is picked for each tap.
 

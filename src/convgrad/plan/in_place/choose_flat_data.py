@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -14,6 +13,7 @@ from convgrad.plan.in_place.flat_data import FlatDataPlan, flat
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
+from convgrad.values import replace
 
 MOST_CHANNELS = 16  # of the input: as many planes are read at a time
 MOST_TAPS = 9  # of a row, which are written out

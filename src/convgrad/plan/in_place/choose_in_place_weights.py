@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=InPlaceWeightsPlan)
 Rows = TypeVar("Rows", bound=RowWeightsPlan)

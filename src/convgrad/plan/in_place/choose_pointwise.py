@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TypeVar
 
 from convgrad.plan.general.block_costs import LEAST_TASKS, block_cost
@@ -15,6 +14,7 @@ from convgrad.plan.in_place.pointwise import PointwisePlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
+from convgrad.values import replace
 
 Pointwise = TypeVar("Pointwise", bound=PointwisePlan)
 MOST_BYTES = 12 * 1024 * 1024  # of an input that comes from L3: from memory, runs of a few tiles are too short

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
 
 from convgrad.dtypes import SIZES
@@ -18,6 +17,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem, Unknown
+from convgrad.values import replace
 
 MOST_OUTPUTS = 16  # channels and phases that are solved for, of a group: rows are read again for every dozen
 MOST_OF_FEW, FEWEST = 64, 4  # likewise, where rows have a stride of two, made of so few channels

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.plan.axes import GatherAxis
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class FlatDataPlan(DataPlan):
     """A DataPlan with vectors along outputs, those of the innermost two axes being numbered through, read in place.
 

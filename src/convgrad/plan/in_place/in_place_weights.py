@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class InPlaceWeightsPlan(WindowLanesPlan):
     """A WindowLanesPlan that packs nothing.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from convgrad.plan.in_place.flat_data import FlatDataPlan
+from convgrad.values import frozen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class PointwisePlan(FlatDataPlan):
     """A FlatDataPlan of one tap, from any number of channels: no lane is ever beside the image.
 

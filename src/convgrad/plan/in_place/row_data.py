@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.few_channels.folded import FoldedPlan
@@ -10,12 +9,13 @@ from convgrad.plan.general.data import KEPT_BYTES, PAST_CACHES_BYTES, DataPlan
 from convgrad.plan.order import channels_in_turn
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
 
 ASKED_BYTES = 6 * 1024 * 1024  # of a result in phases, from which its lines are asked for before they are written
 ROWS_AHEAD = 2  # of a phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RowDataPlan(FoldedPlan):
     """A FoldedPlan without a slab; of a problem that solves for Y, or has no stride there, with a single phase.
 

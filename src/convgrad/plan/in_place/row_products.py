@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,6 +16,7 @@ from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import ADDED, Along
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
+from convgrad.values import frozen
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
 PIECE_BYTES = 16 * 1024  # of rows of weights, that stay in L1 from tile to tile
@@ -31,7 +31,7 @@ LOOKING = 3  # registers that are taken by looking at numbers
 TASKS = 8  # each of which reads all of its images
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RowProductsPlan(DataPlan):
     """A DataPlan whose tiles are images against channels of y, each sum a vector whose lanes are added at the end.
 
@@ -108,7 +108,7 @@ class RowProductsPlan(DataPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(RowProductsPlan, self).validate()
+        super().validate()
         p = self.problem
         assert self.reads_in_place
         assert self.reads_weights
@@ -120,12 +120,12 @@ class RowProductsPlan(DataPlan):
         assert self.pieces == 1 or self.vectors
 
     def __str__(self) -> str:
-        text = super(RowProductsPlan, self).__str__()
+        text = super().__str__()
         head = f"along channels and taps, added at the end, {self.pieces} pieces of {self.piece} vectors,"
         return text.replace("along channels,", head, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class DotRowProductsPlan(RowProductsPlan):
     """The same of bf16 by dot products, whose lanes are pairs of numbers of a row.
 
@@ -151,12 +151,12 @@ class DotRowProductsPlan(RowProductsPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        super(DotRowProductsPlan, self).validate()
+        super().validate()
         assert self.problem.dtype == "bf16"
         assert self.fallback is not None
 
     def __str__(self) -> str:
-        text = super(DotRowProductsPlan, self).__str__().replace("added at the end,", "added at the end, by dots,", 1)
+        text = super().__str__().replace("added at the end,", "added at the end, by dots,", 1)
         return "\n".join([text, *watched(self.fallback)])
 
 

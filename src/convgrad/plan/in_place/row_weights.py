@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
 from convgrad.problem.conv import ConvProblem, Ints
+from convgrad.values import frozen
 
 MOST_STRIDE = 4  # of a row: so many vectors are read for one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class RowWeightsPlan(InPlaceWeightsPlan):
     """An InPlaceWeightsPlan for planes that are not alike, because of strides or for lack of pads.
 

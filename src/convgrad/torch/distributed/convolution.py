@@ -8,7 +8,6 @@ belongs, from a halo of src or of diff_dst. Gradients of weights and bias are th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -23,6 +22,7 @@ from convgrad.torch.distributed.exchange import Group, exchange
 from convgrad.torch.kernels import DTYPES
 from convgrad.torch.layout import activation_strides, dim_order, is_channels_last, order_of_activations
 from convgrad.torch.precision import asked_mode
+from convgrad.values import frozen
 
 Ints = tuple[int, ...]
 
@@ -32,7 +32,7 @@ _GRADIENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Geometry:
     """A forward operation on tensors split along one spatial axis: everything its plans follow from."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +16,7 @@ from convgrad.torch.distributed.convolution import Geometry, as_tuple, split_con
 from convgrad.torch.distributed.exchange import shared, summed
 from convgrad.torch.distributed.rules import rule_of, takes
 from convgrad.torch.distributed.tensor import SplitTensor
+from convgrad.values import frozen
 
 __all__ = ["rule_of"]
 
@@ -84,7 +84,7 @@ def _normalized(one: SplitTensor, groups: int, weight: Tensor | None, bias: Tens
 # --- pooling
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Pooling:
     """Arguments of a pooling function that decide where its windows lie."""
 
