@@ -16,7 +16,8 @@ from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.by_matrix.window_weights import WindowWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
-from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.few_channels.patch_data import PatchDataPlan
 from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan

@@ -12,7 +12,8 @@ from codegen.test_planes import plane_problem
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
 from convgrad.plan.choose import variants
-from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import Unknown
 

@@ -11,8 +11,9 @@ from codegen.emitted import kernel_here, load_here
 from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
+from convgrad.plan.by_dots.dot_row_products import DotRowProductsPlan
 from convgrad.plan.choose import choose, variants
-from convgrad.plan.in_place.row_products import DotRowProductsPlan, RowProductsPlan
+from convgrad.plan.in_place.row_products import RowProductsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.plan.order import multiplies_rows
 from convgrad.problem.conv import Unknown

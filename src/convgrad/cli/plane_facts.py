@@ -9,7 +9,8 @@ from typing import Any
 from convgrad.cli.roofs import size
 from convgrad.dtypes import SIZES
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
-from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan, PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 
 PlanePlan = PlaneDataPlan | PlaneWeightsPlan

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
-from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.data_candidates import DataCandidates, whole_blocks
 from convgrad.plan.depthwise.choose_plane_data import plane_data_candidates
 from convgrad.plan.depthwise.choose_plane_rows import plane_rows_candidates
@@ -29,7 +27,6 @@ from convgrad.plan.general.room import roomy_first
 from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.in_place.row_products import (
-    DotRowProductsPlan,
     RowProductsPlan,
     against_rows,
     row_products_candidates,
@@ -83,9 +80,6 @@ def data_variants(
             plan = replace(plan, reasons=reasons)
             if isinstance(plan, PlaneDataPlan):
                 yield plan
-            elif isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):
-                spare, other = next(candidate for candidate in by_vectors if type(candidate[1]) is DataPlan)
-                yield replace(plan, fallback=_finished(other, spare, machine))
             elif plan.ON_UNITS:
                 from convgrad.plan.by_matrix.choose_matrix import finished_on_units
 

@@ -7,10 +7,9 @@ from math import prod
 from typing import Any
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.by_dots.choose_plane_dots import plane_dots_candidates
 from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
 from convgrad.plan.depthwise.choose_depthwise_weights import depthwise_weights_candidates
-from convgrad.plan.depthwise.choose_plane_rows import plane_row_weights_candidates
+from convgrad.plan.depthwise.choose_plane_row_weights import plane_row_weights_candidates
 from convgrad.plan.depthwise.choose_plane_weights import plane_weights_candidates
 from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
@@ -49,11 +48,10 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_runs], key=lambda candidate: candidate[0])
     by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
-    by_dots = [*plane_dots_candidates(problem, machine, by_planes[0][1])] if by_planes else []
-    on_units = _on_units(problem, machine)
+    on_units = _on_units(problem, machine, [plan for _, plan in by_planes[:1]])
     if on_units and problem.groups == 1 and problem.dtype != "f32":
         by_vectors = [(WIDENED * cycles if type(plan) is WeightsPlan else cycles, plan) for cycles, plan in by_vectors]
-    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *by_dots, *on_units]
+    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *on_units]
     candidates.sort(key=lambda candidate: candidate[0])
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
 
@@ -71,16 +69,18 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     return roomy_first(finished())
 
 
-def _on_units(problem: ConvProblem, machine: Machine) -> list[tuple[float, Any]]:
+def _on_units(problem: ConvProblem, machine: Machine, planes: list[PlaneWeightsPlan]) -> list[tuple[float, Any]]:
     """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
     if products_on(problem, machine) is None:
         return []
     from convgrad.plan.by_dots.choose_dots import dot_weights_candidates
     from convgrad.plan.by_dots.choose_far_pairs import far_pairs_candidates
+    from convgrad.plan.by_dots.choose_plane_dots import plane_dots_candidates
     from convgrad.plan.by_matrix.choose_matrix import matrix_weights_candidates
 
+    by_planes = [*plane_dots_candidates(problem, machine, planes[0])] if planes else []
     by_dots = [*dot_weights_candidates(problem, machine), *far_pairs_candidates(problem, machine)]
-    return [*matrix_weights_candidates(problem, machine), *by_dots]
+    return [*by_planes, *matrix_weights_candidates(problem, machine), *by_dots]
 
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:

@@ -13,6 +13,7 @@ TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each gro
 BEYOND_L2 = 2**20  # bytes of tensors that it does not hold
 MEMORY_BYTES = 4.5  # per cycle, from where larger ones are
 SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
+LOOK = 2000.0  # cycles to look at what was noted of numbers that dot products read
 
 
 class Moves(NamedTuple):

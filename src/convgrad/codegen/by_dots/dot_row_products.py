@@ -11,7 +11,7 @@ from convgrad.codegen.loops.lanes import lane_origin
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.pair_watch import WatchedPairs
-from convgrad.plan.in_place.row_products import DotRowProductsPlan
+from convgrad.plan.by_dots.dot_row_products import DotRowProductsPlan
 from convgrad.values import replace
 
 KIND = STORAGE["bf16"]

@@ -13,7 +13,7 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
-from convgrad.plan.depthwise.plane_rows import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
 

@@ -7,11 +7,13 @@ do not change.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from convgrad.codegen.isa import ISAS
-from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
-from convgrad.plan.by_dots.far_pairs import FarPairsPlan
-from convgrad.plan.general.data import DataPlan
-from convgrad.plan.general.weights import WeightsPlan
+
+if TYPE_CHECKING:
+    from convgrad.plan.general.data import DataPlan
+    from convgrad.plan.general.weights import WeightsPlan
 
 Columns = tuple[tuple[int, ...], frozenset[int]]  # where vectors begin, and which of them are halves
 
@@ -19,10 +21,8 @@ Columns = tuple[tuple[int, ...], frozenset[int]]  # where vectors begin, and whi
 def may_halve(plan: DataPlan) -> bool:
     """Whether tiles of a plan may have such vectors: those that store sums as they are, or dot products that round."""
     out = plan.problem.out_dtype if plan.writes_in_place else plan.compute
-    dots = isinstance(plan, DotDataPlan)
-    plain = (dots or type(plan) is DataPlan) and not (plan.spread or plan.aligned or plan.past_caches)
-    stores = out == plan.compute or (dots and plan.watch and out == "bf16")
-    return plain and ISAS[plan.isa].halves and stores
+    plain = not (plan.spread or plan.aligned or plan.past_caches)
+    return plain and out in plan.half_types and ISAS[plan.isa].halves
 
 
 def lane_columns(plan: DataPlan, *, last: bool) -> Columns:
@@ -58,7 +58,7 @@ def row_columns(plan: DataPlan, places: list[int]) -> Columns:
 def weights_columns(plan: WeightsPlan, *, last: bool) -> Columns:
     """Vectors of a tap in a tile of weights that are computed; `last`, in the last block of lanes."""
     every = tuple(range(0, plan.width, plan.lanes))
-    if not last or type(plan) not in (WeightsPlan, DotWeightsPlan, FarPairsPlan):
+    if not last or not plan.may_halve:
         return every, frozenset()
     vectors, rest = tuple(plan.last_vectors or every), plan.lane_count % plan.lanes
     if plan.spread or not ISAS[plan.isa].halves or not 0 < rest <= plan.lanes // 2:

@@ -14,9 +14,9 @@ from convgrad.plan.by_dots.dots_in_place import in_place
 from convgrad.plan.by_dots.dots_unpacked import unpacked
 from convgrad.plan.by_dots.paired_outputs import PairedFoldedPlan, PairedOutputsPlan, PairedPlan, paired
 from convgrad.plan.by_dots.turned_dots import TurnedDotPlan
-from convgrad.plan.by_matrix.matrix_blocks import LOOK, PIECE, best_window_blocks
+from convgrad.plan.by_matrix.matrix_blocks import PIECE, best_window_blocks
 from convgrad.plan.by_matrix.runs import MOST_CHANNELS, DotRunPlan, all_in_a_row
-from convgrad.plan.costs import MOVE, SPLIT, TURN, TURN_BACK
+from convgrad.plan.costs import LOOK, MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
 from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.block_costs import PANEL_BYTES, in_planes

@@ -8,8 +8,7 @@ from math import prod
 from convgrad.plan.by_dots.choose_dots import HALF_EMPTY
 from convgrad.plan.by_dots.dots import LANES
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan, Fold, folded, folds
-from convgrad.plan.by_matrix.matrix_blocks import LOOK
-from convgrad.plan.costs import SCATTERED, TURN
+from convgrad.plan.costs import LOOK, SCATTERED, TURN
 from convgrad.plan.general.window_blocks import PACK_WORD, cheapest_window_blocks
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_tiles import best_row_tile

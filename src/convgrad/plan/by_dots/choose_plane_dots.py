@@ -7,11 +7,12 @@ from math import prod
 
 from convgrad.plan.by_dots.dots import PAIR
 from convgrad.plan.by_dots.plane_dots import PlaneDotsPlan
-from convgrad.plan.by_matrix.matrix_blocks import LOOK
-from convgrad.plan.costs import MOVE
-from convgrad.plan.depthwise.choose_plane_rows import MOST_PIECES, in_chunks, in_rows, pieces_of
+from convgrad.plan.costs import LOOK, MOVE
+from convgrad.plan.depthwise.choose_plane_row_weights import MOST_PIECES, in_chunks
+from convgrad.plan.depthwise.choose_plane_rows import in_rows, pieces_of
 from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows, tap_pieces
-from convgrad.plan.depthwise.plane_rows import PlaneRowWeightsPlan, is_large, whole_vectors
+from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_rows import is_large, whole_vectors
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine

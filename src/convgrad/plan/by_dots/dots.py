@@ -56,6 +56,11 @@ class DotDataPlan(MatrixDataPlan):
         return type(self) is DotDataPlan
 
     @property
+    def half_types(self) -> tuple[str, ...]:
+        """Sums as they are, and those that dot products round."""
+        return (self.compute, "bf16") if self.watch else (self.compute,)
+
+    @property
     def runs(self) -> int:
         """One: taps come first."""
         return 1
@@ -131,6 +136,11 @@ class DotWeightsPlan(MatrixWeightsPlan):
     KIND = "by dot products"
 
     rows_apart: bool = False
+
+    @property
+    def may_halve(self) -> bool:
+        """Not of kinds derived from this one."""
+        return type(self) is DotWeightsPlan
 
     @property
     def flat_axes(self) -> int:

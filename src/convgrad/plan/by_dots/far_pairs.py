@@ -129,6 +129,11 @@ class FarPairsPlan(WeightsPlan):
     fallback: WeightsPlan | None = None
 
     @property
+    def may_halve(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def may_end_early(self) -> bool:
         """Yes."""
         return True

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations
 
 from convgrad.plan.by_matrix.matrix import watched
-from convgrad.plan.depthwise.plane_rows import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.values import frozen

@@ -9,7 +9,9 @@ from typing import TypeVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.by_dots.choose_dots import dot_data_candidates, paired_outputs_candidates
+from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
+from convgrad.plan.by_dots.dot_row_products import DotRowProductsPlan
 from convgrad.plan.by_dots.paired_outputs import PairedPlan
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan
 from convgrad.plan.by_matrix.choose_across_rows import across_rows_candidates
@@ -158,6 +160,8 @@ def data_candidates_on_units(
 
 def finished_on_units(plan: OnUnit, cycles: float, fallback: DataPlan) -> OnUnit:
     """With blocks, written in place where that can be, and with what computes it where pieces cannot."""
+    if isinstance(plan, DotDepthwisePlan | DotPointwisePlan | DotRowProductsPlan):  # which have both
+        return replace(plan, fallback=fallback)
     if not isinstance(plan, AcrossRowsPlan):
         plan = replace(plan, i_block=plan.run_asked_for or plan.i_block)
         plan = best_blocks(replace(plan, blocks_per_task=plan.lane_blocks), cycles)

@@ -14,7 +14,7 @@ from convgrad.plan.by_dots.dots import LANES, PAIR, DotWeightsPlan
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.costs import MOVE, SPLIT, TURN
+from convgrad.plan.costs import LOOK, MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import OVERFLOW
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import roomy
@@ -33,7 +33,6 @@ LOAD_ROWS = 1.5  # rows of tiles loaded per cycle
 NEAR_ROW = 1.2  # cycles for a row that comes from L2
 TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
-LOOK = 2000.0  # to look at what was noted, without others
 PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored

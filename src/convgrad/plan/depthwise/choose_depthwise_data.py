@@ -7,7 +7,6 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan, cycles_by_dots
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise.plane_rows import is_narrow
 from convgrad.plan.general.blocks import even_share
@@ -70,6 +69,8 @@ def depthwise_data_candidates(
     inner = axes[-1]
     least = LEAST_PAIRED if abs(inner.offset_step) == 1 else LEAST_APART
     if machine.has_dots and p.dtype == "bf16" and inner.taps >= least and p.groups > base.lanes:
+        from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
+
         width = 2 * base.lanes
         by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
         if by_dots is not None:
@@ -91,7 +92,7 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     planes = prod(axis.taps for axis in axes[:-2]) if far else 1
     most_streams = max(MOST_STREAMS, planes * (axes[-2].taps + (axes[-2].in_step if planes > 1 else 0)))
     few = 1 if plain.past_caches else FEW_ROWS
-    most_bodies = MOST_PAIRED_BODIES if isinstance(plain, DotDepthwisePlan) else MOST_BODIES
+    most_bodies = MOST_PAIRED_BODIES if plain.ON_UNITS else MOST_BODIES
     for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
         if rows > few and images * -(-axes[-2].count // rows) * shares < LEAST_TASKS:
             break
@@ -111,7 +112,10 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
 
 def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     """Of all tiles."""
-    if isinstance(plan, DotDepthwisePlan):
+    if plan.ON_UNITS:
+        from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan, cycles_by_dots
+
+        assert isinstance(plan, DotDepthwisePlan)
         return COUNTED * cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
     outer, rows = plan.axes[:-2], plan.tile[-2]
     read = len(plan.column_steps())  # columns of the input
@@ -130,12 +134,11 @@ def _far(plan: DepthwiseDataPlan) -> float:
     """Cycles of all tiles in which they wait for lines that L2 does not hold."""
     p, (rows, columns), inner = plan.problem, plan.tile[-2:], plan.columns
     size = _moved_bytes(p)
-    by_dots = isinstance(plan, DotDepthwisePlan)
-    if size <= (FAR_BYTES if by_dots else KEPT_BYTES):  # found out about along a row
+    if size <= (FAR_BYTES if plan.ON_UNITS else KEPT_BYTES):  # found out about along a row
         return 0.0
     lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if plan.whole_vectors else 2)
     narrow = is_narrow(p) and inner.in_step > 1 and plan.fills_lines
-    less = BY_DOTS if by_dots else NARROW if narrow else 1.0
+    less = BY_DOTS if plan.ON_UNITS else NARROW if narrow else 1.0
     each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
     return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import prod
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan, pairs_met_on
-from convgrad.plan.by_matrix.matrix_blocks import LOOK
-from convgrad.plan.costs import LINE
+from convgrad.plan.costs import LINE, LOOK
 from convgrad.plan.depthwise.depthwise_weights import AHEAD_FROM, DepthwiseWeightsPlan, met_on, with_images_as_rows
 from convgrad.plan.depthwise.plane_rows import is_large
 from convgrad.plan.general.blocks import even_share
@@ -22,6 +20,9 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.values import replace
+
+if TYPE_CHECKING:
+    from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan
 
 Plan = TypeVar("Plan", bound=DepthwiseWeightsPlan)
 
@@ -151,6 +152,8 @@ def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[flo
         return
     if inner.stride > 1 or not LEAST_DOT_TAPS <= plan.plane_taps <= MOST_TAPS or plan.in_pieces:
         return
+    from convgrad.plan.by_dots.depthwise_dots import DepthwiseDotsPlan
+
     base = as_kind(DepthwiseDotsPlan, plan, vectors=-(-plan.vectors // 2) * 2, fallback=plan)
     found = []
     for rows, columns, tap_rows in product(DOT_ROWS, DOT_COLUMNS, range(1, row.taps + 1)):
@@ -201,6 +204,8 @@ def _tiles(plan: DepthwiseWeightsPlan) -> int:
 
 def _dot_cycles(plan: DepthwiseDotsPlan) -> float:
     """Likewise of pairs of windows, for every vector of sums."""
+    from convgrad.plan.by_dots.depthwise_dots import pairs_met_on
+
     (row, inner), pairs = plan.axes[-2:], plan.rows * plan.columns // 2
     of_tile = LOOKED * plan.rows * plan.columns
     for tap_rows, many in plan.tap_pieces:

@@ -1,10 +1,10 @@
-"""Plans that read the rows of planes in place, by predicted cycles: one channel per group, channels first."""
+"""Plans for X or Y from rows of planes in place, by predicted cycles: one channel per group, channels first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import inf, prod
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes, in_pairs
@@ -12,7 +12,6 @@ from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows
 from convgrad.plan.depthwise.plane_rows import (
     PlaneRowsPlan,
-    PlaneRowWeightsPlan,
     is_large,
     is_narrow,
     run_bases,
@@ -20,23 +19,22 @@ from convgrad.plan.depthwise.plane_rows import (
 )
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE
-from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
 
-Plan = TypeVar("Plan", bound=PlaneRowWeightsPlan)
+if TYPE_CHECKING:
+    from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
+
 Rows = TypeVar("Rows", bound=PlaneRowsPlan)
 
-MOST_ROWS, MOST_WINDOW_ROWS = 8, 5  # of outputs and of windows, in a tile
-MOST_NARROW_ROWS, MOST_NARROW_WINDOW_ROWS = 14, 10  # of 16 bits, which are converted for every tile that meets them
+MOST_ROWS = 8  # of outputs, in a tile
+MOST_NARROW_ROWS = 14  # of 16 bits, which are converted for every tile that meets them
 MOST_TAPS = 49  # beyond these masks and weights cost more than slabs
 MOST_SLID = 25  # where a row is one vector, of which the others are made
 MOST_COLUMNS = 9  # taps of a row
-MOST_SUMS = 25  # taps of a tile of weights; more do not stay in registers
 MOST_PAIR_SUMS = 16  # of a tile that reads pairs, next to which weights and what it reads stay in registers
 MOST_WIDER = 1.15  # times as many lanes, in vain, as pairs are worth
 MOST_PRODUCTS = 350  # multiply-adds of a tile
-MOST_PIECES = 8  # of a row, that are written out
 MOST_WRITTEN = 1100  # of all tiles that are written out
 WIDE, STREAMS = 256, 14  # bytes of a row, from which on so many rows at a time are more than a core follows
 FAR_STREAMS = 9  # with strides, where memory is asked for ahead
@@ -47,10 +45,8 @@ TILE, STORE, ROW = 4.0, 1.0, 1.0  # cycles of a tile besides, of a vector of res
 MANY_TILE, MANY_ROW = 1.0, 0.5  # of one that computes several phases, whose results take longer
 CROWDED, FEW_SUMS = 0.5, 8  # cycles more for a vector of these beyond so many
 NUMBER = 0.4  # of a vector, to load a number into all lanes
-PLANE = 10.0  # cycles of a block of a plane besides
 READ = 0.25  # of what moving a number takes, where tiles wait for it
 MOST_TASKS = 48
-LEAST_TASKS, MOST_WEIGHT_TASKS, MOST_CHUNKS = 16, 32, 16
 
 
 def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneRowsPlan]]:
@@ -155,11 +151,11 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     vectors, first, last = whole_vectors(inner.count, shortest, plan.lanes, step, inner.in_extent, bases)
     of_row = 0.0
     for inside, many in ((True, last - first), (False, vectors - last + first)):
-        picked = (_picked(p, step, offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
-        loads = _loads(p, step, offsets) if step > 1 else len(bases) if inside else 2
-        arithmetic = (plan.products + met * picked + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
+        picks = (picked(p, step, offsets) if step > 1 else 0 if inside else len(offsets) - 1) * max(1, step - 1)
+        met_by = loads(p, step, offsets) if step > 1 else len(bases) if inside else 2
+        arithmetic = (plan.products + met * picks + results * (len(inner.phases) - 1)) / FMA_PER_CYCLE
         begun, row_begun = (TILE, ROW) if results == plan.rows else (MANY_TILE, MANY_ROW)
-        of_row += many * (deep * (max(arithmetic, CROSSING * met * loads) + row_begun * met) + begun + STORE * results)
+        of_row += many * (deep * (max(arithmetic, CROSSING * met * met_by) + row_begun * met) + begun + STORE * results)
         crowded = results > plan.rows and not is_narrow(p)
         of_row += many * CROWDED * max(0, results - FEW_SUMS) if crowded else 0.0
     rows = -(-row.count // plan.rows) * prod(axis.count for axis in plan.axes[1:-2])
@@ -167,18 +163,18 @@ def _data_cycles(plan: PlaneRowsPlan) -> tuple[int, float]:
     return plan.products * pieces_of(vectors, first, last), WAITING * p.groups * p.batch * rows * of_row + read
 
 
-def _picked(p: ConvProblem, step: int, offsets: Sequence[int]) -> int:
+def picked(p: ConvProblem, step: int, offsets: Sequence[int]) -> int:
     """Vectors that are picked from runs of a strided row; the others are slid, which other ports do."""
     if step == 2 and p.dtype == "bf16":
         return len(offsets)
     return len({offset % step for offset in offsets})
 
 
-def _loads(p: ConvProblem, step: int, offsets: Sequence[int]) -> float:
+def loads(p: ConvProblem, step: int, offsets: Sequence[int]) -> float:
     """Vectors that are loaded of a strided row: runs, and numbers beside them."""
     if step == 2 and p.dtype == "bf16":
         return len(run_bases(step, p.dtype, offsets)) * step
-    return step + NUMBER * (len(offsets) - _picked(p, step, offsets))
+    return step + NUMBER * (len(offsets) - picked(p, step, offsets))
 
 
 def shared(plan: Rows) -> Rows:
@@ -190,79 +186,3 @@ def shared(plan: Rows) -> Rows:
         plan = replace(plan, block=tuple(block))
     runs = max(1, min(groups, -(-MOST_TASKS // prod(plan.grid[:-1]))))
     return replace(plan, run=-(-groups // runs))
-
-
-# --- weights
-
-
-def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneRowWeightsPlan]]:
-    """Predicted cycles and the plan for W."""
-    p = problem
-    if not in_rows(p, machine) or p.stride[-1] > MOST_PHASES:
-        return
-    compute = COMPUTE[p.dtype]
-    lanes = machine.lanes_f32 * 4 // SIZES[compute]
-    axes = window_axes(p)
-    row, inner = axes[-2:]
-    if row.taps * inner.taps > MOST_SUMS:
-        return
-    width = -(-inner.windows // lanes) * lanes
-    outer = (1, *(axis.windows for axis in axes[1:-2]))
-    plan = PlaneRowWeightsPlan(
-        problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, tap_rows=row.taps, tap_columns=inner.taps,
-        rows=1, slid=(), block=(1, width), chunks=1, run=1, fetches_ahead=is_large(p),
-    )  # fmt: skip
-    found = []
-    for rows in even_rows(row.windows, MOST_NARROW_WINDOW_ROWS if is_narrow(p) else MOST_WINDOW_ROWS):
-        whole = -(-row.windows // rows) * rows
-        one = replace(plan, rows=rows, block=(*outer, whole, width))
-        bases = run_bases(inner.stride, p.dtype, plan.column_offsets)
-        written = whole_vectors(inner.windows, inner.windows, lanes, inner.stride, inner.image, bases)
-        read = len(one.row_offsets(rows, 0, row.taps)) + rows
-        far = one.fetches_ahead and max(p.stride[-2:]) > 1 and is_spread(one, read)
-        if rows * row.taps * inner.taps <= MOST_PRODUCTS and pieces_of(*written) <= MOST_PIECES and not far:
-            found.append((_weights_cycles(one), one))
-    if found:
-        cycles, plan = min(found, key=lambda candidate: candidate[0])
-        yield cycles, in_chunks(_windows_in_pairs(plan))
-
-
-def _windows_in_pairs(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
-    """bf16 read two by two, where no lane is wasted."""
-    inner, pair = plan.axes[-1], 2 * plan.lanes
-    width = -(-inner.windows // pair) * pair
-    if plan.problem.dtype != "bf16" or inner.stride != 1 or inner.windows % 2 or width > MOST_WIDER * plan.block[-1]:
-        return plan
-    return replace(plan, pairs=True, block=(*plan.block[:-1], width))
-
-
-def _weights_cycles(plan: PlaneRowWeightsPlan) -> float:
-    """Of all planes."""
-    p, (row, inner) = plan.problem, plan.axes[-2:]
-    step, offsets = inner.stride, plan.column_offsets
-    bases, vectors = run_bases(step, p.dtype, offsets), -(-inner.windows // plan.lanes)
-    of_plane = 0.0
-    whole, rest = divmod(row.windows, plan.rows)
-    for rows, many in ((plan.rows, whole), (rest, 1)):
-        met = len(plan.row_offsets(rows, 0, row.taps)) if rows else 0
-        products = rows * row.taps * inner.taps + met * _picked(p, step, offsets) * (step - 1)
-        loads = CROSSING * (met * (_loads(p, step, offsets) if step > 1 else len(bases)) + rows)
-        of_plane += many * vectors * (max(products / FMA_PER_CYCLE, loads) + ROW * met + TILE) if rows else 0.0
-    deep = prod(axis.windows * axis.taps for axis in plan.axes[1:-2])
-    sums = 2 * STORE * plan.taps + PLANE
-    read = READ * MOVE * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
-    return WAITING * p.groups * p.batch * (of_plane * deep + sums) + read
-
-
-def in_chunks(plan: Plan) -> Plan:
-    """With runs of groups, and where there are few of these blocks of some images, or rows, that are summed apart."""
-    run = max(1, plan.problem.groups // MOST_WEIGHT_TASKS)
-    plan = replace(plan, run=run)
-    if plan.runs >= LEAST_TASKS:
-        return plan
-    wanted = -(-LEAST_TASKS // plan.runs)
-    while prod(plan.block_grid) < wanted and plan.block[-2] > plan.rows:
-        block = list(plan.block)
-        block[-2] = -(-plan.block[-2] // (2 * plan.rows)) * plan.rows
-        plan = replace(plan, block=tuple(block))
-    return replace(plan, chunks=max(1, min(MOST_CHUNKS, prod(plan.block_grid), wanted)))

@@ -225,6 +225,11 @@ class DataPlan(DataSlab):
         return together and not apart and p.bytes_of(p.given) > KEPT_BYTES
 
     @property
+    def half_types(self) -> tuple[str, ...]:
+        """Types of results that tiles may store by half a vector: none of kinds that have tiles of their own."""
+        return (self.compute,) if type(self) is DataPlan else ()
+
+    @property
     def fetches_weights(self) -> bool:
         """Whether the packed weights of the next sweep are asked for during one."""
         by_a_stage = not (self.spread or self.packs_weights or self.reads_weights)

@@ -35,6 +35,11 @@ class WeightsPlan(WeightsSlabs):
     ALONG_WINDOWS: ClassVar[bool] = False  # then zeros fill up the vectors of y, and numbers of x meet them
 
     @property
+    def may_halve(self) -> bool:
+        """Whether tiles may compute half of a vector of weights; kinds derived from this one have their own tiles."""
+        return type(self) is WeightsPlan
+
+    @property
     def kind(self) -> str:
         """How vectors lie, in words."""
         return self.KIND or self.lanes_along

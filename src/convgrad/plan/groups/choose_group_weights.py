@@ -7,9 +7,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.by_dots.group_dots import of_two_images
-from convgrad.plan.by_matrix.matrix_blocks import LOOK
-from convgrad.plan.costs import LINE, MOVE, SCALAR, TURN, TURN_BACK
+from convgrad.plan.costs import LINE, LOOK, MOVE, SCALAR, TURN, TURN_BACK
 from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR
@@ -64,6 +62,8 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     yield cycles, plan
     alone = problem.batch < 2 or problem.accumulate or problem.bias_gradient
     if problem.dtype == "bf16" and machine.has_dots and not alone:
+        from convgrad.plan.by_dots.group_dots import of_two_images
+
         cycles, by_dots = _best(of_two_images(plan))
         yield cycles + LOOK, by_dots
 

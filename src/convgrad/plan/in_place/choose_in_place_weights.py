@@ -7,9 +7,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.by_dots.in_place_dots import InPlaceDotsPlan, RowDotsPlan
-from convgrad.plan.by_matrix.matrix_blocks import LOOK
-from convgrad.plan.costs import LINE, MOVE
+from convgrad.plan.costs import LINE, LOOK, MOVE
 from convgrad.plan.few_channels.choose_window_lanes import MOST_BODIES, MOST_ROWS, MOST_SUM_BYTES, SLAB_BYTES
 from convgrad.plan.general.block_costs import CLAIM
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_VECTOR
@@ -71,6 +69,8 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     for found in _best(plan, machine):
         yield found
         if _may_be_dots(problem, machine):
+            from convgrad.plan.by_dots.in_place_dots import InPlaceDotsPlan
+
             for cycles, by_dots in _best(as_kind(InPlaceDotsPlan, plan, fallback=found[1]), machine):
                 yield BY_DOTS * cycles + _looking(by_dots), by_dots
 
@@ -88,7 +88,7 @@ def _best(plan: Plan, machine: Machine) -> Iterator[tuple[float, Plan]]:
         yield min(((_cycles(one), one) for one in blocked if _few(one)), key=lambda found: found[0])
 
 
-def _looking(plan: InPlaceDotsPlan | RowDotsPlan) -> float:
+def _looking(plan: InPlaceWeightsPlan | RowWeightsPlan) -> float:
     """At all numbers; at those of x once for every tap of outer axes."""
     p = plan.problem
     x, y = prod(p.shapes["x"]) * prod(axis.taps for axis in plan.outer), prod(p.shapes["y"])
@@ -162,6 +162,8 @@ def _by_rows(plan: InPlaceWeightsPlan, machine: Machine) -> Iterator[tuple[float
     for found in _best_of_rows(as_kind(RowWeightsPlan, plan), machine):
         yield found
         if _may_be_dots(plan.problem, machine):
+            from convgrad.plan.by_dots.in_place_dots import RowDotsPlan
+
             for cycles, by_dots in _best_of_rows(as_kind(RowDotsPlan, plan, fallback=found[1]), machine):
                 yield cycles + _looking(by_dots), by_dots
 
@@ -188,7 +190,10 @@ def _row_step_cycles(plan: RowWeightsPlan) -> float:
     picked = PICK * rows if plan.picks_once else rows * (stride - 1)
     products = (rows * plan.vectors + picked) / FMA_PER_CYCLE
     read = READ * (plan.row_channels if plan.picks_once else rows) * stride
-    if isinstance(plan, RowDotsPlan):
+    if plan.ON_UNITS:
+        from convgrad.plan.by_dots.in_place_dots import RowDotsPlan
+
+        assert isinstance(plan, RowDotsPlan)
         read = CROSSING * plan.row_channels * plan.runs_of_row * stride
     loads = read + (CROSSING if plan.pitch % plan.lanes else STILL) * plan.vectors
     return max(products, loads, LATENCY) + STEP + STREAM * plan.row_channels

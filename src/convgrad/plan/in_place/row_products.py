@@ -7,8 +7,6 @@ from math import prod
 from typing import Any
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.by_dots.dots import PAIR, REGISTERS
-from convgrad.plan.by_matrix.matrix import watched
 from convgrad.plan.general.block_costs import FAR_INPUT
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import DataPlan
@@ -27,7 +25,6 @@ DOT_LATENCY = 6  # cycles of a dot product
 DOTS_ADDED, LOOK = 1.4, 0.5  # as long as adding lanes takes, and looking at a vector of weights
 SHORT_ROW = 32  # vectors of a row below which packed weights may be better
 TIE, PACKING = 1.04, 0.07  # of the cycles of short rows, which take more than predicted; of packing a number of weights
-LOOKING = 3  # registers that are taken by looking at numbers
 TASKS = 8  # each of which reads all of its images
 
 
@@ -125,47 +122,15 @@ class RowProductsPlan(DataPlan):
         return text.replace("along channels,", head, 1)
 
 
-@frozen(kw_only=True)
-class DotRowProductsPlan(RowProductsPlan):
-    """The same of bf16 by dot products, whose lanes are pairs of numbers of a row.
-
-    Tasks look at all that they read, and where dot products would take numbers for what they are not, `fallback`
-    computes everything again.
-    """
-
-    KIND = "along pairs of channels and taps of whole images, added at the end"
-    ON_UNITS = True
-
-    fallback: DataPlan | None = None
-
-    @property
-    def in_vector(self) -> int:
-        """Two for each lane."""
-        return PAIR * self.lanes
-
-    @property
-    def looks_as_it_reads(self) -> bool:
-        """Whether tiles look at weights: each is read once, and there are registers for it."""
-        rows = self.tile[-1]
-        return self.axes[-1].count == rows and rows * self.width + rows + self.width + LOOKING <= REGISTERS
-
-    def validate(self) -> None:
-        """Assert what the emitter relies on."""
-        super().validate()
-        assert self.problem.dtype == "bf16"
-        assert self.fallback is not None
-
-    def __str__(self) -> str:
-        text = super().__str__().replace("added at the end,", "added at the end, by dots,", 1)
-        return "\n".join([text, *watched(self.fallback)])
-
-
 def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RowProductsPlan]]:
     """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.multiplies_rows`."""
     images, channels = base.axes[-1].count, base.out_channels
     dots = base.problem.dtype == "bf16"
-    kind = DotRowProductsPlan if dots else RowProductsPlan
-    numbers, latency, adding = (PAIR * base.lanes, DOT_LATENCY, DOTS_ADDED) if dots else (base.lanes, LATENCY, ADDED)
+    kind, numbers, latency, adding = RowProductsPlan, base.lanes, LATENCY, ADDED
+    if dots:
+        from convgrad.plan.by_dots.dot_row_products import PAIR, DotRowProductsPlan
+
+        kind, numbers, latency, adding = DotRowProductsPlan, PAIR * base.lanes, DOT_LATENCY, DOTS_ADDED
     vectors = -(-base.in_channels // numbers)
     looking = LOOK * channels * vectors if dots else 0.0
 
