@@ -40,6 +40,7 @@ UNALIGNED_ROWS, ALONE = (
     7,
     4,
 )  # rows that one across cache lines counts for; of one product alone, which waits for B, too
+SHORT_ROW = 6.0  # cycles more to pack a row of a channel, as far as it leaves a vector empty
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
 ZERO_BYTES = 32.0  # per cycle
 PACKED_AGAIN = 2.0  # what packing counts among blocks and shares of one plan: it leaves caches and threads to wait
@@ -201,19 +202,23 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> floa
     p, blocks = plan.problem, prod(plan.block_grid)
     turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
     packing = block.gathered * plan.lane_shares
-    squares = not turned["y"] and isinstance(plan, DotWeightsPlan)  # of whole vectors, however few channels there are
+    dots = isinstance(plan, DotWeightsPlan)
+    squares = not turned["y"] and dots  # of whole vectors, however few channels there are
+    empty = max(0.0, 1 - plan.block[-1] / LANES)
     for name, count, channels, again, turn in (
         ("x", block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
         ("y", block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
     ):
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
-        if p.groups > 1 and turned[name] and isinstance(plan, DotWeightsPlan):
+        if dots and not turned[name]:
+            packing += count / plan.block[-1] * channels * p.groups * again * SHORT_ROW * empty
+        elif dots and p.groups > 1:
             packing += count * p.groups * again * PIECE
     slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
-    cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
+    cycles = (LOOK if dots else VERDICT) if plan.watch else 0.0
     cycles += block.products * (1 + overflow) + packed * packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
 

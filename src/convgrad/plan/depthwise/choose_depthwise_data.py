@@ -33,6 +33,7 @@ APART = 4.0  # cycles, not hidden, for a line of the input that L2 does not hold
 FAR_BYTES, LESS_APART = 2 * KEPT_BYTES, 0.5  # of both tensors, up to which most of them is there, and those cycles then
 NARROW = 0.25  # of that, with strides and 16 bits, half a line for a whole one: more instructions hide it
 BY_DOTS = 0.05  # of that, by dot products
+FAR_ROW = 16 * 1024 * 1024  # bytes of a row of both tensors that comes from memory anew for every block of lanes
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
 COUNTED = 0.8  # of cycles that leave out less than those of vectors do, with which they are compared
@@ -57,6 +58,8 @@ def depthwise_data_candidates(
     """
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
+        return
+    if p.groups > base.lanes and _moved_bytes(p) > FAR_ROW * p.batch * prod(axis.count for axis in axes[1:-1]):
         return
     plain = as_kind(
         DepthwiseDataPlan, base, width=base.lanes, lane_groups=base.lanes, unroll=0, packs_weights=False,

@@ -10,6 +10,7 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
+from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
@@ -44,6 +45,9 @@ THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, c
 COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
 COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
+COLLIDING = (
+    1.5  # likewise, for every time that the numbers a tile meets at a tap outgrow the places of L1 that they share
+)
 
 
 def block_cost(plan: DataPlan, cycles: float) -> float:
@@ -73,7 +77,14 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
         kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
         overflow += _overflow(kept, OWN_BYTES)
     moved = tasks * (plan.i_blocks * _slab_cost(plan) + _results_cost(plan)) + _weights_cost(plan)
-    return moved + cycles * (OVERFLOW * overflow + alone - _saved(plan))
+    return moved + cycles * (OVERFLOW * overflow + COLLIDING * _colliding(plan) + alone - _saved(plan))
+
+
+def _colliding(plan: DataPlan) -> float:
+    """Outputs of a tile, in excess, whose inputs share places of L1: a power of two apart in the slab."""
+    tile = list(zip(plan.axes, plan.tile, plan.slab_strides[0], strict=True))[:-1]
+    steps = ((size, plan.packed_bytes * axis.in_step * stride) for axis, size, stride in tile if size > 1)
+    return max((_overflow(size, lines_of_l1(step)) for size, step in steps), default=0.0)
 
 
 def _leave_threads_idle(plan: DataPlan, tasks: int) -> bool:

@@ -72,7 +72,10 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
             from convgrad.plan.by_dots.in_place_dots import InPlaceDotsPlan
 
             for cycles, by_dots in _best(as_kind(InPlaceDotsPlan, plan, fallback=found[1]), machine):
-                yield BY_DOTS * cycles + _looking(by_dots), by_dots
+                one_by_one = (
+                    problem.x_channels == problem.y_channels == 1
+                )  # whose tiles are as small as others count them
+                yield (1.0 if one_by_one else BY_DOTS) * cycles + _looking(by_dots), by_dots
 
 
 def _may_be_dots(problem: ConvProblem, machine: Machine) -> bool:
