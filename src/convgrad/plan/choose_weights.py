@@ -33,6 +33,10 @@ from convgrad.values import replace
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
+PARTED_BYTES, IN_PARTS = (
+    2**20,
+    12.0,
+)  # of weights, from which on lines of a few rows' parts are written apart; and cycles
 EVEN = 1.15  # times the sums
 WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
@@ -143,6 +147,8 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
         times = min(MANY_MORE[0] * prod(p.taps), MANY_MORE[1])
         many = not lanes_first[side] and elements[side] >= times * elements[other]
         scattered = SCATTERED * elements["w"] if lane_step > row_step > 1 else 0.0
+        if lane_step > row_step == 1 < prod(p.taps) and p.bytes_of("w") > PARTED_BYTES:
+            scattered = IN_PARTS * elements["w"]
         more = (TURN_AGAIN * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
         sides.append((cycles + more, cycles, along))
         yield from depthwise_weights_candidates(along, cycles, machine)
