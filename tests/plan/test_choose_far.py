@@ -1,0 +1,64 @@
+"""What plans keep off: strides that share places of L1, memory that is met again and again, parts of lines."""
+
+from dataclasses import replace
+
+from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.choose import choose
+from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.general.data_in_place import lines_of_l1
+from convgrad.plan.machine import machine_for
+from convgrad.problem.conv import Unknown
+from plan.layers import problem_of
+
+
+def bf16(problem):
+    return replace(problem, dtype="bf16", out_dtype="bf16")
+
+
+def test_inputs_of_a_tile_across_images_do_not_share_places_of_l1():
+    """Slabs of 4 x 4 outputs and 5 x 5 taps of 64 channels are 8 KiB apart: L1 has room for eight of such lines."""
+    sizes = {"channels": (48, 64), "image": 35, "windows": 35, "taps": 5, "low": 2, "batch": 22}
+    plan = choose(bf16(problem_of(Unknown.X, **sizes, nxc=True)), machine_for("avx512_bf16"))
+    assert type(plan) is DotDataPlan
+    assert plan.tile[0] == 22
+    assert lines_of_l1(plan.packed_bytes * plan.slab_strides[0][0]) >= 22
+
+
+def test_channels_that_are_scaled_are_met_where_they_lie():
+    """1x1 with one channel per group is one row of positions: block by block of lanes that row would come anew."""
+    for dtype in ("f32", "bf16"):
+        large, small = (
+            replace(
+                problem_of(
+                    Unknown.Y, channels=(1, 1), groups=80, image=size, windows=size, taps=1, batch=4, nxc=True
+                ),
+                dtype=dtype, out_dtype=dtype,
+            )
+            for size in (400, 28)
+        )  # fmt: skip
+        plan = choose(large, machine_for("avx512"))
+        assert not isinstance(plan, DepthwiseDataPlan)
+        assert plan.lane_blocks == 1
+        assert isinstance(choose(small, machine_for("avx512")), DepthwiseDataPlan)
+
+
+def test_short_rows_of_planes_are_not_packed_for_dot_products():
+    """Each is a vector by itself, however little it holds; pairs of windows of two rows are words as well."""
+    sizes = {"channels": (32, 144), "taps": 1, "batch": 4, "low": 1}
+    short = choose(bf16(problem_of(Unknown.W, image=4, windows=5, **sizes)), machine_for("avx512_bf16"))
+    assert not isinstance(short, DotWeightsPlan)
+
+
+def test_weights_of_many_taps_are_not_written_in_parts_of_lines():
+    """16 channels side by side are a line, of which lanes along the others would write a few at a time, tap by tap."""
+    problem = problem_of(Unknown.W, channels=(128, 16), image=32, windows=16, taps=64, stride=2, low=1, nxc=True)
+    group, *_ = problem.w_strides
+    turned = replace(problem, w_strides=(group, 1, 16, 64 * 2048, 2048))  # (taps, channels of x, channels of y)
+    plan = choose(turned, machine_for("avx512"))
+    assert plan.lane_side == "y"
+
+
+def test_planes_of_bf16_are_read_by_rows():
+    """One channel by one: tiles that move along a row in place, of which two windows are a word, take longer."""
+    problem = problem_of(Unknown.W, channels=(1, 1), groups=64, image=74, windows=74, taps=3, low=1)
+    assert choose(bf16(problem), machine_for("avx512_bf16")).kind == "along windows, rows in place, by dot products"
