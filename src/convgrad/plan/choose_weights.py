@@ -33,10 +33,7 @@ from convgrad.values import replace
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
-PARTED_BYTES, IN_PARTS = (
-    2**20,
-    12.0,
-)  # of weights, from which on lines of a few rows' parts are written apart; and cycles
+PARTED_BYTES, IN_PARTS = 2**20, 12.0  # of weights; cycles for one of more, whose lines are written in parts, by taps
 EVEN = 1.15  # times the sums
 WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels

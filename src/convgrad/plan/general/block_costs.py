@@ -45,9 +45,7 @@ THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, c
 COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
 COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
-COLLIDING = (
-    1.5  # likewise, for every time that the numbers a tile meets at a tap outgrow the places of L1 that they share
-)
+COLLIDING = 1.5  # likewise, for every time that what a tile meets at a tap outgrows the places of L1 that it shares
 
 
 def block_cost(plan: DataPlan, cycles: float) -> float:

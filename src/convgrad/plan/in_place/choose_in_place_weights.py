@@ -29,7 +29,7 @@ PICK = 2.5  # cycles of the ports that multiply, for what a tap of a row meets, 
 STREAM = 0.5  # cycles of a step for each channel of x
 STEP, MASK = 0.3, 0.5  # cycles of a step besides, and for each mask that it fetches
 IN_PLACE = 0.8  # of the cycles predicted of steps: copies, which others make, take longer than is predicted of them
-BY_DOTS = 0.7  # of those of dot products: what others of these are predicted to take is less than it is
+BY_DOTS = 0.7  # of those of dot products, but for single channels: what others are predicted to take is too little
 TAIL, ROW_TAIL = 80.0, 20.0  # cycles of a tile besides, with a last, masked vector of its own, and without
 PICKED_TAIL = 60.0  # cycles of a tile besides, where phases are picked once
 PICKED_BYTES = 96 * 1024  # of the rows that such a tile reads of a block, which are as good as in L1
@@ -72,10 +72,8 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
             from convgrad.plan.by_dots.in_place_dots import InPlaceDotsPlan
 
             for cycles, by_dots in _best(as_kind(InPlaceDotsPlan, plan, fallback=found[1]), machine):
-                one_by_one = (
-                    problem.x_channels == problem.y_channels == 1
-                )  # whose tiles are as small as others count them
-                yield (1.0 if one_by_one else BY_DOTS) * cycles + _looking(by_dots), by_dots
+                less = 1.0 if problem.x_channels == problem.y_channels == 1 else BY_DOTS
+                yield less * cycles + _looking(by_dots), by_dots
 
 
 def _may_be_dots(problem: ConvProblem, machine: Machine) -> bool:
