@@ -40,7 +40,7 @@ def plan_of(problem, isa="avx512"):
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 @pytest.mark.parametrize("name", AXES)
 def test_every_border(name, layout, isa):
-    """With a bias, with sums, in tiles of other shapes and blocks of other sizes."""
+    """With a bias, with sums, of 16 bits, in tiles of other shapes and blocks of other sizes."""
     x, y, taps, stride, low = AXES[name]
     rng, machine, found = np.random.default_rng(len(name)), machine_for(isa), 0
     order = list(AXES).index(name) + (layout == "NXC") + LEVELS.index(isa)
@@ -48,7 +48,11 @@ def test_every_border(name, layout, isa):
         if isa != "avx512" and (seed + order) % 3 == 0:
             continue
         more = ({}, {"bias": True}, {"accumulate": True})[seed % 3]
-        problem = problem_of(X, x, y, taps, channels=channels, stride=stride, low=low, layout=layout, batch=2, **more)
+        dtype = ("f32", "f16", "bf16")[(seed + order) % 3]
+        problem = problem_of(
+            X, x, y, taps, channels=channels, stride=stride, low=low, layout=layout, batch=2, dtype=dtype,
+            out_dtype=dtype, **more,
+        )  # fmt: skip
         plan = plan_of(problem, isa)
         if plan is None:
             continue
@@ -106,5 +110,6 @@ def test_what_it_is_for():
     assert not phases(channels=(32, 64))
     assert not phases(channels=(5, 64))
     assert not phases(stride=1)
-    assert not phases(dtype="bf16", out_dtype="bf16")
+    assert phases(dtype="bf16", out_dtype="bf16")
+    assert phases(dtype="f16", out_dtype="f16")
     assert not phases(groups=2)

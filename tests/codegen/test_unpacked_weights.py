@@ -29,7 +29,7 @@ LAYERS = {
 def _readable(problem, isa):
     """Plans that may read the weights of a problem as they lie, and the same in shares of the channels."""
     for plan in variants(problem, machine_for(isa)):
-        if not getattr(plan, "may_read_weights", False):
+        if plan.ON_UNITS or not getattr(plan, "may_read_weights", False):
             continue
         plan = replace(plan, reads_weights=True, packs_weights=False)
         yield plan
@@ -39,9 +39,10 @@ def _readable(problem, isa):
 
 
 @each_isa
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("sizes", LAYERS.values(), ids=LAYERS)
-def test_weights_that_are_read_as_they_lie(sizes, isa):
-    problem = problem_of(Y, **sizes, layout="NXC")
+def test_weights_that_are_read_as_they_lie(sizes, dtype, isa):
+    problem = problem_of(Y, **sizes, layout="NXC", dtype=dtype, out_dtype=dtype)
     lanes_last = replace(problem, w_strides=_with_lanes_last(problem))
     plans = list(_readable(lanes_last, isa))
     assert plans
@@ -85,3 +86,14 @@ def test_few_tiles_read_weights_as_they_lie(sizes, unpacked):
     plan = choose(problem, machine_for("avx512"))
     assert plan.reads_weights == unpacked
     assert ("unpacked weights" in str(plan)) == unpacked
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_fewer_tiles_do_of_weights_that_each_of_them_widens(dtype, isa):
+    def reads(rows, dtype):
+        problem = problem_of(Y, (rows,), (rows,), (1,), channels=(96, 336), layout="NXC", dtype=dtype, out_dtype=dtype)
+        return choose(replace(problem, w_strides=_with_lanes_last(problem)), machine_for(isa)).reads_weights
+
+    assert [reads(rows, dtype) for rows in (49, 360)] == [True, False]
+    assert [reads(rows, "f32") for rows in (49, 360)] == [True, True]

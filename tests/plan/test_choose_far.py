@@ -62,3 +62,15 @@ def test_planes_of_bf16_are_read_by_rows():
     """One channel by one: tiles that move along a row in place, of which two windows are a word, take longer."""
     problem = problem_of(Unknown.W, channels=(1, 1), groups=64, image=74, windows=74, taps=3, low=1)
     assert choose(bf16(problem), machine_for("avx512_bf16")).kind == "along windows, rows in place, by dot products"
+
+
+def test_rows_of_f16_are_widened_for_few_tiles():
+    """Each tile widens what it meets: to be met by fewer is worth more than what a core follows."""
+
+    def rows(dtype, stride=1):
+        layer = {"channels": (1, 1), "groups": 32, "image": 150, "windows": 150 // stride, "taps": 3, "low": 1}
+        problem = problem_of(Unknown.Y, **layer, stride=stride)
+        return choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for("avx512")).rows
+
+    assert rows("f16") > rows("f32")
+    assert rows("f16", 2) > rows("f32", 2)

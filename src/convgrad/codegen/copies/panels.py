@@ -133,4 +133,4 @@ class Panels:
         if plan.problem.bias:
             with b.when(b.compare("eq", i_block, 0)):
                 pack_bias(plan, b, at, group, block, self._own_bias(b, at))
-        return b.at(at.w, weights_origin(plan, b, group, block, i_block), self.kind)
+        return b.at(at.w, weights_origin(plan, b, group, block, i_block), STORAGE[plan.problem.dtype])

@@ -16,6 +16,7 @@ from convgrad.codegen.loops.lanes import weights_steps
 from convgrad.codegen.loops.tap_sums import Spot, TapSums, paces
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Groups
+from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.general.block_costs import NEAR_BYTES
 from convgrad.plan.general.data import DataPlan
@@ -77,7 +78,7 @@ class Sweep:
             c_columns=tuple(c_columns), halves=halves, a_vector=plan.spread, groups=groups, c_dtype=out,
             ahead=bytes_ahead(plan), in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
             unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]),
-            a_dtype="" if plan.pixels else slab, b_dtype=slab if plan.pixels else "",
+            a_dtype="" if plan.pixels else slab, b_dtype=slab if plan.pixels else plan.weights_dtype,
         )  # fmt: skip
 
     def _dtypes(self) -> tuple[str, str]:
@@ -230,8 +231,8 @@ class Sweep:
     def _emit_tile(self, spot: Spot) -> None:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else replace(self.tile, met=spot.met)
-        slab, out = (STORAGE[dtype] for dtype in self._dtypes())
-        a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)
+        slab, out, weights = (STORAGE[dtype] for dtype in (*self._dtypes(), plan.weights_dtype))
+        a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, weights)
         taps = spot.unrolled
         if plan.pixels:
             a, x = x, a
@@ -287,6 +288,6 @@ def bytes_ahead(plan: DataPlan) -> int:
         channel = plan.slab_strides[1] * plan.packed_bytes
         return STEPS_AHEAD * channel if plan.taps == 1 and plan.i_block * channel > NEAR_BYTES else 0
     if plan.reads_weights:
-        return ROWS_AHEAD * weights_steps(plan)[2] * plan.packed_bytes
+        return ROWS_AHEAD * weights_steps(plan)[2] * SIZES[plan.problem.dtype]
     streams = not plan.spread and plan.panel * plan.packed_bytes > NEAR_BYTES
     return AHEAD_BYTES if streams else 0

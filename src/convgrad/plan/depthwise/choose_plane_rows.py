@@ -38,6 +38,7 @@ MOST_PRODUCTS = 350  # multiply-adds of a tile
 MOST_WRITTEN = 1100  # of all tiles that are written out
 WIDE, STREAMS = 256, 14  # bytes of a row, from which on so many rows at a time are more than a core follows
 FAR_STREAMS = 9  # with strides, where memory is asked for ahead
+HALF_STREAMS = 16  # with strides, of f16: without, to widen fewer numbers is worth any number
 SOME_TAPS, MANY_TAPS = 16, 25  # of which so many rows are not too many, or any number
 CROSSING = 1.2  # cycles of a vector from L1 that lies in two lines as often as not
 WAITING = 1.25  # cycles per predicted one
@@ -125,8 +126,11 @@ def is_spread(
 def _streams(p: ConvProblem) -> float:
     """Rows that a core follows: fewer from far away if strides keep them apart, any if many taps hide the way."""
     strided, taps = max(p.stride[-2:]) > 1, prod(p.taps[-2:])
-    if strided and taps >= MANY_TAPS:
+    half = p.dtype == "f16"
+    if (strided and taps >= MANY_TAPS) or (half and not strided):
         return inf
+    if half:
+        return HALF_STREAMS
     return FAR_STREAMS if strided and is_large(p) and taps < SOME_TAPS else STREAMS
 
 

@@ -52,7 +52,7 @@ class PatchDataPlan(DataPlan):
     @property
     def may_read_weights(self) -> bool:
         """Yes: taps lie side by side there."""
-        return self.problem.dtype == self.compute
+        return True
 
     @property
     def past_caches(self) -> bool:

@@ -150,7 +150,7 @@ def phase_lanes_candidates(base: DataPlan, machine: Machine, cost: float) -> Ite
     plain = p.unknown is Unknown.X and p.groups == 1 and p.dilation[-1] == 1 < s <= p.taps[-1] and 0 not in p.x_extent
     many = base.lanes <= s * p.x_channels and p.y_channels > 0
     fuller = -(-s * p.x_channels // base.lanes) < s * -(-p.x_channels // base.lanes)
-    if not (plain and many and fuller and p.dtype == base.compute and p.y_channels % channels_in_turn(p) == 0):
+    if not (plain and many and fuller and p.y_channels % channels_in_turn(p) == 0):
         return
     inner = with_phases(p)
     axes = gather_axes(inner)

@@ -68,7 +68,12 @@ class DataPlan(DataSlab):
         p = self.problem
         whole = self.fills_vectors and not p.accumulate
         along_channels = type(self) is DataPlan and not (self.pixels or self.spread)
-        return along_channels and whole and p.dtype == self.compute and p.w_strides[1 if self.solves_y else 2] == 1
+        return along_channels and whole and p.w_strides[1 if self.solves_y else 2] == 1
+
+    @property
+    def weights_dtype(self) -> str:
+        """Of the weights that tiles multiply with, as they are stored."""
+        return self.problem.dtype if self.reads_weights else self.compute
 
     @property
     def lanes_begin_early(self) -> bool:

@@ -16,6 +16,7 @@ COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a 
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
+FEW_WIDENED = 30, 20  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
 FEWEST_TILES = 4  # that read whole lines, even where rows push each other out: packing reads such rows as well
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
@@ -135,7 +136,8 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
     crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
     few = tiles <= FEWEST_TILES and plan.fills_lines
-    if tiles > (FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES):
+    most = FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES
+    if tiles > (most if p.dtype == plan.compute else FEW_WIDENED[not plan.fills_lines]):
         return plan
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
     for share in shares:
