@@ -170,16 +170,20 @@ class Copy:
         return sorted(dims, key=lambda d: -abs(d.src if self.source_order else d.dst))
 
     def nest(
-        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], body: Callable[[Value, Value], None]
-    ) -> None:
+        self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], body: Callable[[Value, Value], None], *,
+        inside: bool = False,
+    ) -> None:  # fmt: skip
         """`body(src, dst)` at every position of the axes, the first outermost."""
         if not dims:
             body(src, dst)
             return
         dim = dims[0]
+        if inside and len(dims) == 1:  # whose addresses LLVM would trace through all loops around it
+            src, dst = b.hidden(src), b.hidden(dst)
 
         def step(i: Index, _: object) -> None:
-            self.nest(b, self.src_at(b, src, b.mul(i, dim.src)), self.dst_at(b, dst, b.mul(i, dim.dst)), dims[1:], body)
+            here, there = self.src_at(b, src, b.mul(i, dim.src)), self.dst_at(b, dst, b.mul(i, dim.dst))
+            self.nest(b, here, there, dims[1:], body, inside=True)
 
         b.loop(0, dim.extent, step, name="copy")
 

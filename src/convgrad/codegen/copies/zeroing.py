@@ -14,6 +14,7 @@ def emit_zero(b: Builder, isa: Isa, compute: str, dst: Value, count: Index) -> N
     """Zeros in `count` numbers of a buffer."""
     kind, lanes = STORAGE[compute], isa.lanes(compute)
     zeros, zero = Value(isa.vector(compute), "zeroinitializer"), Value(kind, "0.0")
+    dst = b.hidden(dst)  # likewise of loops that hold this one
     whole = b.mul(b.floor_div(count, lanes), lanes)
 
     def clear(value: Value) -> Callable[[Index, object], None]:
