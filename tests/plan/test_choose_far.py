@@ -74,3 +74,11 @@ def test_rows_of_f16_are_widened_for_few_tiles():
 
     assert rows("f16") > rows("f32")
     assert rows("f16", 2) > rows("f32", 2)
+
+
+def test_two_tasks_share_outputs_evenly():
+    """Ten columns in blocks of eight would leave a second thread two of them."""
+    for nxc in (False, True):
+        problem = problem_of(Unknown.X, channels=(64, 256), image=10, windows=6, taps=5, batch=2, nxc=nxc)
+        plan = choose(problem, machine_for("avx512"))
+        assert plan.even_tasks > 1.9

@@ -19,6 +19,7 @@ RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_TASKS = 8  # that keep a few threads evenly busy
 LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
+LOPSIDED = 0.7  # of a few tasks, as many as would be even: else the last one is so small that others wait for nothing
 EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally fast, and wait for the last task
 LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly; of a task that a thread waits for
 FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
@@ -51,7 +52,9 @@ COLLIDING = 1.5  # likewise, for every time that what a tile meets at a tap outg
 def block_cost(plan: DataPlan, cycles: float) -> float:
     """Predicted cycles that blocks take beyond those of the arithmetic, for all of a problem."""
     size, tasks = plan.packed_bytes, prod(plan.grid)
-    alone = 1 / tasks if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
+    even = plan.even_tasks
+    alone = 1 / (even if even < LOPSIDED * tasks else tasks)
+    alone = alone if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
     alone += LAST_TASK / tasks if cycles > LONG_CYCLES else 0.0
     scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them

@@ -102,6 +102,14 @@ class DataBlocks:
         return whole and self.lane_blocks % self.blocks_per_task == 0
 
     @property
+    def even_tasks(self) -> float:
+        """Tasks as large as the largest one that would compute as much: the last block may have few outputs."""
+        blocks = (
+            axis.count / max(1, min(block, axis.count)) for axis, block in zip(self.axes, self.block, strict=True)
+        )
+        return prod(blocks) * self.group_blocks * self.lane_blocks / self.blocks_per_task
+
+    @property
     def rows_at_once(self) -> float:
         """Rows of a register tile that meet what is read along outputs, on average."""
         return self.width
