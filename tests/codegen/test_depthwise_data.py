@@ -108,7 +108,7 @@ def test_chosen_where_channels_lie_side_by_side():
     assert not rows_together(mobile(accumulate=True))
     planes = {f"{name}_strides": strides_in(range(5), mobile().shapes[name]) for name in "xy"}
     assert not rows_together(mobile(**planes))
-    assert not rows_together(mobile(groups=8))
+    assert not rows_together(mobile(groups=3))
 
 
 def of_stride_2(dtype, groups=21, extent=64, taps=4):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING
 
+from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.costs import LINE
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import Along, lanes_sum
 from convgrad.plan.units import most_added
@@ -35,6 +37,8 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     if along is Along.ROWS and problem.order and along.value not in problem.order:
         along = None  # a part that is a single window, of a whole that is not
     problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
+    if _fills_half(problem, machine):
+        machine = machine.halved
     if problem.unknown is Unknown.W:  # a process may never need the other half
         from convgrad.plan.choose_weights import weights_variants
 
@@ -42,6 +46,18 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     from convgrad.plan.choose_data import data_variants
 
     return data_variants(problem, machine, along)
+
+
+def _fills_half(p: ConvProblem, machine: Machine) -> bool:
+    """Whether all groups together, of a channel each and side by side, are less than a vector as long as a line.
+
+    Half of it reads and writes them where they lie; a whole one would need them packed, and next to others that nobody
+    wants. Weights, whose sums stay in registers, have to fill that half.
+    """
+    lanes = machine.lanes_f32 * 4 // SIZES[COMPUTE[p.dtype]]
+    alone = p.x_channels == p.y_channels == p.x_strides[1] == p.y_strides[1] == 1
+    whole = machine.lanes_f32 * 4 == LINE
+    return whole and alone and (p.groups == lanes // 2 if p.unknown is Unknown.W else lanes // 4 <= p.groups < lanes)
 
 
 def choose(problem: ConvProblem, machine: Machine) -> Plan:

@@ -16,7 +16,7 @@ from convgrad import settings
 from convgrad.errors import SettingError
 from convgrad.plan import host
 from convgrad.plan.host import AVX2_FLAGS, AVX512_FLAGS, amx_refusal, cpu_flags, host_triple
-from convgrad.values import frozen
+from convgrad.values import frozen, replace
 
 
 class Level(NamedTuple):
@@ -67,6 +67,11 @@ class Machine:
     l2_bytes: int
     l3_bytes: int  # of one core's share
     loads_alone: bool  # one vector of 512 bits in the time of two multiply-adds; others load two
+
+    @property
+    def halved(self) -> Machine:
+        """With vectors of half the length, and as many: instruction sets of 512 bits have instructions for both."""
+        return replace(self, isa="avx2", lanes_f32=self.lanes_f32 // 2)
 
     @property
     def has_tiles(self) -> bool:
