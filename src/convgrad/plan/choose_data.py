@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from convgrad.plan.data_candidates import DataCandidates, whole_blocks
+from convgrad.plan.data_candidates import DataCandidates, fills_half, whole_blocks
 from convgrad.plan.depthwise.choose_plane_data import plane_data_candidates
 from convgrad.plan.depthwise.choose_plane_rows import plane_rows_candidates
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
@@ -55,7 +55,8 @@ def data_variants(
     by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     ways = DataCandidates(problem, machine)
-    by_vectors = sorted(ways.all(), key=lambda candidate: candidate[0])
+    halves = DataCandidates(problem, machine.halved).along_channels() if fills_half(problem, machine) else ()
+    by_vectors = sorted([*ways.all(), *halves], key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
     added: list[tuple[float, Any]] = list(LANES_SUM[along](ways.base, machine)) if along else []
@@ -107,6 +108,7 @@ def _on_units(problem: ConvProblem, machine: Machine, in_rows: list[PlaneRowsPla
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
+    machine = machine if plan.isa == machine.isa else machine.halved
     if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan | RowProductsPlan):
         return plan
     if isinstance(plan, PhaseLanesPlan):

@@ -86,7 +86,7 @@ class DataCandidates:
 
     def all(self) -> Iterator[Predicted]:
         """In no order."""
-        yield self._along_channels()
+        yield from self.along_channels()
         yield from self._along_outputs()
         if not self.sharing:
             turned = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
@@ -104,7 +104,7 @@ class DataCandidates:
         """Input channels that are packed at a time, by the room that their weights take which meet one output."""
         return max(16, PANEL_BYTES // max(1, round(self.size * taps / self.phases * phases_at_once * width)))
 
-    def _along_channels(self) -> Predicted:
+    def along_channels(self) -> Iterator[Predicted]:
         """Vectors along output channels."""
         axes = self.axes
         parts = self.problem.groups > 1 and self.channels_in * self.size < LINE
@@ -137,10 +137,11 @@ class DataCandidates:
 
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
         if reads_in_place(whole_blocks(plan)):
-            return IN_PLACE * (cycles - cost), plan
+            yield IN_PLACE * (cycles - cost), plan
+            return
         one = self.lines and plan.width == self.lanes and self.lanes <= 2 * self.channels_out
         strided = axes[-1].in_step > 1 and not self.pixel_major  # rows that those along outputs take apart first
-        return (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
+        yield (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
@@ -230,6 +231,18 @@ class DataCandidates:
         yield self.phases * shape.cycles + cost, across
         if reads_in_place(across):
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)
+
+
+def fills_half(p: ConvProblem, machine: Machine) -> bool:
+    """Whether channels solved for fill half of a vector that is a line, and lie side by side, as those given do.
+
+    Half vectors write them where they lie. More than half: only if nothing is packed, since two halves overlap then.
+    """
+    given, solved = p.strides[p.given][2], p.strides[p.solved][2]
+    channels, lanes = p.shapes[p.solved][2], machine.lanes_f32 * 4 // SIZES[COMPUTE[p.dtype]]
+    in_place = max(p.taps) == 1 and p.dtype == COMPUTE[p.dtype]
+    few = 2 * channels == lanes or (in_place and lanes < 2 * channels < 2 * lanes)
+    return few and given == solved == 1 and machine.lanes_f32 * 4 == LINE
 
 
 def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
