@@ -82,3 +82,16 @@ def test_two_tasks_share_outputs_evenly():
         problem = problem_of(Unknown.X, channels=(64, 256), image=10, windows=6, taps=5, batch=2, nxc=nxc)
         plan = choose(problem, machine_for("avx512"))
         assert plan.even_tasks > 1.9
+
+
+def test_what_lies_between_taps_of_a_window_is_not_packed():
+    """One window of 5 x 5 taps, two apart: 25 of 81 positions, of many channels side by side."""
+
+    def whole(nxc, channels=352):
+        sizes = {"channels": (channels, 464), "image": 9, "windows": 1, "taps": 5, "dilation": 2, "batch": 20}
+        plan = choose(bf16(problem_of(Unknown.W, **sizes, nxc=nxc)), machine_for("avx512"))
+        return plan.whole(1)
+
+    assert not whole(nxc=True)
+    assert whole(nxc=False)
+    assert whole(nxc=True, channels=16)

@@ -12,6 +12,7 @@ from convgrad.plan.strides import row_major
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen
 
+LEAST_BANDED = 64  # channels side by side, of which to skip what lies between taps saves more than to begin anew takes
 L1_WAY = 4096  # bytes after which lines fall into the same set
 
 
@@ -32,8 +33,11 @@ class WeightsSlabs(WeightsBlocks):
         """Whether every slab holds all of x on axis n, and no zeros around it."""
         if self.direct or self.x_in_place:
             return True
-        padded = n == len(self.axes) - 1 and self.tile_taps > 1 and not self.in_segments
-        return self.block[n] >= self.axes[n].windows and not padded
+        axis, side_by_side = self.axes[n], n == len(self.axes) - 1 and self.tile_taps > 1
+        long = self.problem.x_channels >= LEAST_BANDED and self.problem.x_strides[2] == 1
+        bands = long and not side_by_side and self._apart(n) and self.band(n) * axis.taps < axis.image
+        padded = side_by_side and not self.in_segments
+        return self.block[n] >= axis.windows and not (padded or bands)
 
     @property
     def x_start(self) -> Ints:
@@ -47,7 +51,11 @@ class WeightsSlabs(WeightsBlocks):
     def banded(self, n: int) -> bool:
         """Whether a slab holds a band of axis n for each tap, since taps are so far apart that bands do not meet."""
         side_by_side = n == len(self.axes) - 1 and self.tile_taps > 1
-        return not self.whole(n) and not side_by_side and self.axes[n].dilation > self.band(n)
+        return not self.whole(n) and not side_by_side and self._apart(n)
+
+    def _apart(self, n: int) -> bool:
+        """Whether a tap is farther from the next one than the band that it meets is long."""
+        return self.axes[n].dilation > self.band(n)
 
     def tap_step(self, n: int) -> int:
         """Elements of the slab on axis n from one tap to the next."""
