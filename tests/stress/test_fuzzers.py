@@ -57,10 +57,11 @@ def test_kernels_that_were_compiled_elsewhere_are_run_and_checked(program, tmp_p
     arguments = str(tmp_path), "--isa", "portable", "--problems", "6"
     assert program("elsewhere.py", "record", *arguments).endswith(" 0 wrong\n")
     assert re.fullmatch(r"6 kernels of portable run in \d+ s, 0 wrong\n", program("elsewhere.py", "run", *arguments))
-    next(tmp_path.iterdir()).unlink()
+    for path in tmp_path.iterdir():  # fallbacks among them, which no run may need
+        path.unlink()
     text = program("elsewhere.py", "run", *arguments, status=1)
     assert "no object code for a kernel on portable" in text
-    assert text.endswith(" 1 wrong\n")
+    assert text.endswith(" 6 wrong\n")
 
 
 def test_kernels_from_elsewhere_that_compute_nothing_are_wrong(capsys):
