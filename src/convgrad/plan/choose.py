@@ -37,7 +37,7 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     if along is Along.ROWS and problem.order and along.value not in problem.order:
         along = None  # a part that is a single window, of a whole that is not
     problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
-    if _fills_half(problem, machine):
+    if _are_few_and_alone(problem, machine):
         machine = machine.halved
     if problem.unknown is Unknown.W:  # a process may never need the other half
         from convgrad.plan.choose_weights import weights_variants
@@ -48,7 +48,7 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     return data_variants(problem, machine, along)
 
 
-def _fills_half(p: ConvProblem, machine: Machine) -> bool:
+def _are_few_and_alone(p: ConvProblem, machine: Machine) -> bool:
     """Whether all groups together, of a channel each and side by side, are less than a vector as long as a line.
 
     Half of it reads and writes them where they lie; a whole one would need them packed, and next to others that nobody

@@ -124,9 +124,11 @@ def is_spread(
 
 
 def _streams(p: ConvProblem) -> float:
-    """Rows that a core follows: fewer from far away if strides keep them apart, any if many taps hide the way."""
-    strided, taps = max(p.stride[-2:]) > 1, prod(p.taps[-2:])
-    half = p.dtype == "f16"
+    """Rows that a core follows: fewer from far away if strides keep them apart, any if many taps hide the way.
+
+    Of f16, which is converted for every tile that meets it, more are worth what they cost.
+    """
+    strided, taps, half = max(p.stride[-2:]) > 1, prod(p.taps[-2:]), p.dtype == "f16"
     if (strided and taps >= MANY_TAPS) or (half and not strided):
         return inf
     if half:
