@@ -14,8 +14,12 @@ from convgrad.arrays import call, inline_cache
 from convgrad.arrays.call import OFTEN
 from convgrad.arrays.inline_cache import MOST_ENTRIES
 from convgrad.arrays.patterns import layout_holds
+from convgrad.dtypes import numpy_dtype
 from convgrad.errors import ArrayError, ConvError
+from convgrad.plan.machine import why_not
 from convgrad.runtime import driver, kernel
+
+DOTS = "avx512_bf16_emulated"
 
 pytestmark = pytest.mark.skipif(not layout_holds(), reason="objects of this interpreter lie in memory in another way")
 
@@ -141,6 +145,26 @@ def test_entries_come_and_go_while_threads_call(monkeypatch):
             worker.join()
         sys.setswitchinterval(before)
     assert not wrong
+
+
+@pytest.mark.skipif(bool(why_not(DOTS)), reason=str(why_not(DOTS)))
+def test_kernels_of_words_have_a_workspace_of_their_own(monkeypatch):
+    """What they leave there may be subnormal f32 to others; they are admitted nevertheless."""
+    monkeypatch.setenv("CONVGRAD_ISA", DOTS)
+    operation, words = Counted(), inline_cache._common()
+    given = [array.astype(numpy_dtype("bf16")) for array in (np.resize(X, (1, 40, 64)), np.resize(W, (3, 64, 64)))]
+    expected = operation(*arguments(*given))
+    (record,) = set(operation.records.values())
+    assert record.kernel.words
+    for _ in range(OFTEN):
+        operation.call(*arguments(*given))
+    for name, slow in (("workspace", False), ("workspace_of_words", True)):
+        place = inline_cache.COMMON.index(name)
+        address, words[place] = int(words[place]), 0
+        took_python, result = operation.took_python(*arguments(*given))
+        words[place] = address
+        assert took_python == slow
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")

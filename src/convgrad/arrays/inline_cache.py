@@ -29,6 +29,10 @@ from convgrad.runtime.threads import team
 MOST_ENTRIES = 64  # they are looked at one after the other, some 10 ns each
 ROOM = 256 << 10  # bytes of workspace; what needs more takes longer than its checks anyway
 
+# Of kernels that leave words of two numbers behind, and of others, see `Workspace`. Zero while a call has it; the others
+# go the slow way then.
+WORKSPACES = ("workspace", "workspace_of_words")
+
 METH_FASTCALL = 0x80  # of CPython's methodobject.h
 
 
@@ -54,8 +58,7 @@ class InlineCache:
         `arguments` are those of `slow`; the last has a default, with which calls may leave it out.
         """
         kernel = record.kernel
-        # one workspace serves all of them, and words that are left there may be subnormal f32
-        if kernel is None or kernel.words or kernel.workspace_bytes(kernel.most_tasks) > ROOM or not layout_holds():
+        if kernel is None or kernel.workspace_bytes(kernel.most_tasks) > ROOM or not layout_holds():
             return None
         if len(self._entries) >= MOST_ENTRIES:
             self.forget()
@@ -92,6 +95,7 @@ class InlineCache:
             "least": len(patterns) - (arguments[-1] == "code"),
             "kernel": kernel.address,
             "most_tasks": kernel.most_tasks,
+            "workspace": 8 * COMMON.index(WORKSPACES[kernel.words]),
             "shared": kernel.shared_bytes,
             "scratch": kernel.scratch_bytes,
             "out_mask": record.output_mask,
@@ -146,8 +150,8 @@ def _common() -> Words:
     def address(name: str) -> int:
         return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
-    workspace = Workspace(ROOM)
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(workspace))
+    workspaces = {name: Workspace(ROOM) for name in WORKSPACES}
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(workspaces))
     named = {
         "save": address("PyEval_SaveThread"),
         "restore": address("PyEval_RestoreThread"),
@@ -161,12 +165,13 @@ def _common() -> Words:
         "tuple_type": id(tuple),
         "none": id(None),
         "team": ctypes.addressof(team.published),
-        "workspace": workspace.address,  # zero while a call has it; the others go the slow way then
     }
+    named |= {name: workspace.address for name, workspace in workspaces.items()}
     words = np.array([named[name] for name in COMMON], np.int64)
 
     def give_back() -> None:
-        words[COMMON.index("workspace")] = workspace.address
+        for name, workspace in workspaces.items():
+            words[COMMON.index(name)] = workspace.address
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=give_back)  # the thread that had it stayed behind

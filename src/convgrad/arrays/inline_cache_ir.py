@@ -5,7 +5,8 @@ of the words TABLE. Its list of entries is walked for one whose patterns all mat
 run, without the interpreter lock. From the match on its owner is kept: any step of the interpreter, such as making a
 result, may let another thread drop the entry. Whatever is not as an entry has it goes to the Python
 function `slow`, with the same arguments, so nothing is decided here but that a call is like one that was checked.
-COMMON are words of all operations: functions of the interpreter, types, the team of threads and a workspace.
+COMMON are words of all operations: functions of the interpreter, types, the team of threads, and a workspace for either
+kind of kernels, of which an entry names one.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ MOST_ARGUMENTS = 9
 TABLE = ("entries", "slow", "common")
 COMMON = (
     "save", "restore", "call", "keep", "drop", "as_int", "array_type", "int_type", "list_type", "tuple_type", "none",
-    "team", "workspace",
+    "team", "workspace", "workspace_of_words",
 )  # fmt: skip
 ENTRY = (
-    "next", "least", *(f"pattern_{n}" for n in range(MOST_ARGUMENTS)), "kernel", "most_tasks", "shared", "scratch",
-    "new", "fall_back", "owner", "out_mask", "out_field", "first_field", "second_field",
+    "next", "least", *(f"pattern_{n}" for n in range(MOST_ARGUMENTS)), "kernel", "most_tasks", "workspace", "shared",
+    "scratch", "new", "fall_back", "owner", "out_mask", "out_field", "first_field", "second_field",
     *(f"{given}_{word}" for given in ("first", "second", "bias") for word in ("mask", "low", "high")),
 )  # fmt: skip
 
@@ -221,7 +222,9 @@ room:
   store i64 %team.limit, ptr %limit.place
   %threads.place = getelementptr i8, ptr %record, i64 $threads_at$
   store i64 %taking.part, ptr %threads.place
-  %workspace.at = getelementptr i8, ptr %common, i64 $common_workspace$
+  %workspace.named = getelementptr i8, ptr %entry, i64 $entry_workspace$
+  %workspace.place = load i64, ptr %workspace.named
+  %workspace.at = getelementptr i8, ptr %common, i64 %workspace.place
   %workspace = load i64, ptr %workspace.at
   %taken = icmp eq i64 %workspace, 0
   br i1 %taken, label %not.so, label %run

@@ -37,6 +37,12 @@ class GatheredRowsPlan(TileByTilePlan):
         return self.a_tiles
 
     @property
+    def moves_again(self) -> float:
+        """Where windows overlap, and L2 has not all of the input."""
+        windows = prod(axis.taps / min(axis.taps, axis.in_step) for axis in self.axes)
+        return self.moves * (1 - 1 / windows) if self.fetches_rows else 0.0
+
+    @property
     def fetches_rows(self) -> bool:
         """Where L2 has not all of it."""
         return self.problem.bytes_of(self.problem.given) > KEPT_BYTES

@@ -29,6 +29,11 @@ class TileByTilePlan(GatheredDataPlan):
         return False
 
     @property
+    def moves_again(self) -> float:
+        """Of `moves`, those of numbers that another window has moved."""
+        return 0.0
+
+    @property
     def row_step(self) -> int:
         """Of A, from an output to the next."""
         raise NotImplementedError
