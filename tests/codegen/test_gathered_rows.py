@@ -108,6 +108,18 @@ def test_chosen_for_one_tap_and_windows_that_do_not_overlap():
         assert type(choose(replace(problem, out_dtype="bf16"), MACHINE)) is GatheredRowsPlan
 
 
+def test_windows_that_overlap_are_left_to_slabs_where_memory_has_them():
+    """Numbers come once for every window then."""
+    large, small = (
+        problem_of(Y, (2 * n + 1, 2 * n + 1), (n, n), (3, 3), channels=(64, 128), stride=2, **LAST) for n in (128, 24)
+    )
+    assert type(choose(replace(large, out_dtype="bf16"), MACHINE)) is MatrixDataPlan
+    apart = problem_of(Y, (256, 256), (128, 128), (2, 2), channels=(64, 128), stride=2, **LAST)
+    assert type(choose(replace(apart, out_dtype="bf16"), MACHINE)) is GatheredRowsPlan
+    again = {problem.x_extent: plans_of(problem)[0].moves_again for problem in (large, small, apart)}
+    assert [bool(moves) for moves in again.values()] == [True, False, False]
+
+
 def test_the_order_of_sums_is_that_of_other_tiles():
     problem = replace(PROBLEMS["windows beside each other"], out_dtype="bf16")
     (plan,) = plans_of(problem)

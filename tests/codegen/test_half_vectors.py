@@ -23,6 +23,7 @@ from convgrad.plan.machine import machine_for
 
 pytestmark = pytest.mark.skipif("avx512" not in HOST_ISAS, reason="the processor has no AVX-512")
 BF16 = {"dtype": "bf16", "out_dtype": "bf16"}
+F16 = {"dtype": "f16", "out_dtype": "f16"}
 F64 = {"dtype": "f64", "out_dtype": "f64"}
 
 
@@ -45,18 +46,21 @@ CHANNELS = {  # vectors along channels, of data plans
     "sums that are fetched again": image(Y, (700, 40), 9, layout="NXC", accumulate=True),
     "strides": problem_of(X, (19, 19), (9, 9), (3, 3), channels=(40, 20), stride=2, layout="NXC", low=0),
     "from bf16 to bf16": image(Y, (20, 40), 12, layout="NCX", **BF16),
+    "in place, f16": image(Y, (20, 72), 12, layout="NXC", bias=True, **F16),
 }
 ROWS = {  # vectors along outputs
     "in place": image(Y, (9, 20), 40, layout="NCX"),
     "in place, with bias": image(Y, (9, 20), 40, layout="NCX", bias=True),
     "copied": image(Y, (9, 20), 40, layout="NCX", accumulate=True),
     "f64": image(Y, (9, 20), 20, layout="NCX", **F64),
+    "in place, f16": image(Y, (9, 20), 40, layout="NCX", **F16),
 }
 WEIGHTS = {
     "lanes of y": image(W, (37, 53), 12, layout="NXC"),
     "lanes of y, added to what is there": image(W, (37, 53), 12, layout="NCX", accumulate=True),
     "lanes of x": image(W, (40, 26), 12, layout="NXC"),
     "f64": image(W, (37, 20), 12, layout="NXC", **F64),
+    "f16": image(W, (37, 53), 12, layout="NXC", **F16),
 }
 LAST_LANES = {  # of several blocks, which are fewer: a problem, and what its plan is to be
     "packed": (image(W, (13, 88), 12, layout="NCX"), dict(lane_side="y", vectors=4, tile_taps=1, row_channels=6)),
@@ -72,6 +76,8 @@ LAST_LANES = {  # of several blocks, which are fewer: a problem, and what its pl
     "of a task of its own, added": (image(W, (9, 72), 12, layout="NXC", accumulate=True),
                                     dict(lane_side="y", vectors=4, tile_taps=1, row_channels=5, lane_shares=2)),
     "f64": (image(W, (37, 20), 12, layout="NXC", **F64), dict(lane_side="y", vectors=2, tile_taps=1, row_channels=5)),
+    "in place, from f16 to f16": (image(W, (13, 72), 12, 1, layout="NXC", **F16), dict(lane_side="y", vectors=3,
+                                  row_channels=6, chunks=1, rows_in_place=False, lanes_in_place=True)),
     "from bf16 to bf16": (image(W, (13, 40), 12, layout="NXC", **BF16), dict(lane_side="y", vectors=2, chunks=1,
                                                             tile_taps=1, row_channels=5, rows_in_place=False,
                                                             lanes_in_place=True)),
@@ -146,7 +152,7 @@ def test_last_lanes_of_weights(name):
     assert plan.lane_blocks > 1
     every, last = (weights_columns(plan, last=last) for last in (False, True))
     assert last != every
-    unit = plan.lanes // (2 if problem.out_dtype == plan.compute else 1)  # rounded results are stored by whole vectors
+    unit = plan.lanes // (1 if problem.out_dtype == "bf16" else 2)  # which is stored by whole vectors
     wanted = -(-(plan.lane_count % plan.width) // unit) * unit
     assert len(last[0]) * plan.lanes - len(last[1]) * plan.lanes // 2 == wanted
     checked(plan)

@@ -49,8 +49,9 @@ def test_every_shape(name, isa):
     """With a bias, in tiles, blocks, pieces and shares of other sizes."""
     rng, machine = np.random.default_rng(len(name)), machine_for(isa)
     found = 0
-    for seed in range(3 if isa == "avx512" else 2):
-        problem = problem_of(*SHAPES[name], bias=seed == 1, bias_stride=1 + seed)
+    widened = () if isa == "portable" else ("f16", "bf16")  # by an instruction or two
+    for seed, dtype in enumerate(("f32", "f32", *(["f32"] if isa == "avx512" else []), *widened)):
+        problem = problem_of(*SHAPES[name], bias=seed in (1, 3), bias_stride=1 + seed, dtype=dtype, out_dtype=dtype)
         plan = plan_of(problem, isa)
         if plan is None:
             assert not multiplies_rows(problem, machine.lanes_f32)
@@ -114,15 +115,25 @@ def test_what_it_is_for():
     assert not multiplies_rows(problem_of(1, 1, 129, 5, (1,)), 8), "without masks"
     assert not multiplies_rows(replace(problem, unknown=Unknown.X), 16)
     assert not multiplies_rows(replace(problem, accumulate=True), 16)
-    assert not multiplies_rows(replace(problem, dtype="bf16", out_dtype="bf16"), 16)
-    assert multiplies_rows(replace(problem, dtype="bf16", out_dtype="bf16"), 16, dots=True)
-    assert not multiplies_rows(replace(problem, dtype="f16", out_dtype="f16"), 16, dots=True)
+    assert not multiplies_rows(replace(problem, dtype="f16"), 16), "f32 of f16"
     assert not multiplies_rows(replace(problem, pad_low=(1, 0)), 16)
     assert not multiplies_rows(replace(problem_of(1, 1, 128, 5, (1,)), pad_low=(1,)), 16)
     assert not multiplies_rows(replace(problem, x_extent=(5, 4)), 16)
     assert not multiplies_rows(replace(problem, y_extent=(1, 2), x_extent=(4, 5)), 16)
     assert not multiplies_rows(replace(problem, w_strides=(1600, 1, 80, 20, 5)), 16), "lanes along channels of y"
     assert not multiplies_rows(replace(problem, x_strides=(320, 320, 1, 80, 20)), 16), "channels last on one side"
+
+
+def test_what_has_a_unit_is_left_to_it():
+    """16 bits are widened where nothing else computes with them; dot products have rows of their own."""
+    of = {dtype: replace(problem_of(4, 1, 20, 5, (4, 4)), dtype=dtype, out_dtype=dtype) for dtype in ("f16", "bf16")}
+    for isa, f16, bf16 in (
+        ("avx512", True, True), ("avx2", True, True), ("portable", False, False),
+        ("avx512_bf16_emulated", True, False), ("amx_emulated", False, False),
+    ):  # fmt: skip
+        machine = machine_for(isa)
+        found = {dtype: {type(plan) for plan in variants(problem, machine)} for dtype, problem in of.items()}
+        assert (RowProductsPlan in found["f16"], RowProductsPlan in found["bf16"]) == (f16, bf16), isa
 
 
 # --- bf16, by dot products

@@ -46,7 +46,8 @@ def test_every_border(name, layout):
     rng, machine, found = np.random.default_rng(len(name)), machine_for("avx512"), 0
     order = list(AXES).index(name) + (layout == "NXC")
     for seed, channels in enumerate(CHANNELS):
-        more = ({}, {"bias": True}, {"accumulate": True})[seed % 3]
+        dtype = ("f32", "f16", "f32", "bf16", "f16")[seed]
+        more = {"dtype": dtype, "out_dtype": dtype} | ({}, {"bias": True}, {"accumulate": True})[seed % 3]
         problem = problem_of(Y, x, y, taps, channels=channels, stride=stride, low=low, layout=layout, batch=2, **more)
         plan = plan_of(problem)
         assert (plan is not None) == adds_runs(problem, 16)
@@ -108,6 +109,16 @@ def test_numbers_beside_a_run_do_not_reach_its_sum(layout):
     assert plan.run % plan.lanes
     case = Case(problem, plan, machine_for("avx512"))
     assert case.with_infinities({"x": 1, "w": 301}) > 3
+
+
+def test_16_bits_where_no_unit_has_them():
+    for dtype, isa, wanted in (
+        ("f16", "avx512", True), ("bf16", "avx512", True), ("f16", "avx512_bf16_emulated", True),
+        ("bf16", "avx512_bf16_emulated", False), ("f16", "amx_emulated", False), ("bf16", "amx_emulated", False),
+        ("f32", "amx_emulated", True), ("f16", "avx2", False),
+    ):  # fmt: skip
+        problem = problem_of(Y, (40, 40), (17, 17), (8, 8), channels=(21, 21), stride=2, dtype=dtype, out_dtype=dtype)
+        assert (plan_of(problem, isa) is not None) == wanted, (dtype, isa)
 
 
 def test_what_it_is_for():

@@ -103,3 +103,13 @@ def test_words_are_read_in_place_for_channels_that_fill_no_second_vector(channel
     plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine_for("avx512_bf16"))
     assert isinstance(plan, DotsInPlacePlan)
     assert plan.width <= channels
+
+
+@pytest.mark.parametrize(("dtype", "channels", "expected"), [
+    ("f32", 3, True), ("f16", 3, True), ("f16", 4, True), ("f16", 5, False), ("bf16", 3, False),
+])  # fmt: skip
+def test_rows_of_stride_two_of_few_channels_are_read_in_place(dtype, channels, expected):
+    """Every second number of a row takes an instruction or two of f32, and of f16."""
+    layer = {"channels": (channels, 32), "image": 224, "windows": 112, "taps": 3, "stride": 2, "low": 1}
+    problem = replace(problem_of(Unknown.Y, **layer, nxc=False), dtype=dtype, out_dtype=dtype)
+    assert (type(choose(problem, machine_for("avx512"))) is RowDataPlan) == expected

@@ -29,8 +29,8 @@ from convgrad.runtime.threads import team
 MOST_ENTRIES = 64  # they are looked at one after the other, some 10 ns each
 ROOM = 256 << 10  # bytes of workspace; what needs more takes longer than its checks anyway
 
-# Of kernels that leave words of two numbers behind, and of others, see `Workspace`. Zero while a call has it; the others
-# go the slow way then.
+# Of kernels that leave words of two numbers behind, and of others, see `Workspace`. Zero while a call has it; others go
+# the slow way then.
 WORKSPACES = ("workspace", "workspace_of_words")
 
 METH_FASTCALL = 0x80  # of CPython's methodobject.h

@@ -116,9 +116,11 @@ def lanes_sum(
     """
     if adds_lanes(p, lanes, registers, most):
         return Along.CHANNELS
-    if adds_runs(p, lanes):
+    alone = p.dtype == "f32" or (most is None and lanes >= LEAST_WIDENED)  # else a unit has more arithmetic
+    if alone and adds_runs(p, lanes):
         return Along.RUNS
-    return Along.ROWS if multiplies_rows(p, lanes, dots=dots) else None
+    rows = alone or (dots and p.dtype == "bf16")
+    return Along.ROWS if rows and multiplies_rows(p, lanes) else None
 
 
 def adds_lanes(p: ConvProblem, lanes: int, registers: int, most: int | None = None) -> bool:
@@ -150,11 +152,11 @@ def adds_runs(p: ConvProblem, lanes: int) -> bool:
     """
     *outer, inner = p.taps
     given, solved = p.x_channels, p.y_channels
-    plain = p.groups == 1 and p.dtype == p.out_dtype == "f32" and p.unknown is Unknown.Y
+    plain = p.groups == 1 and p.dtype == p.out_dtype != "f64" and p.unknown is Unknown.Y
     row = inner > 1 == p.dilation[-1] < p.stride[-1] < 2 * inner
     if not (plain and row and solved > MOST_ALONE and given * prod(p.taps) <= MOST_MET):
         return False
-    masks = lanes * SIZES[p.dtype] == LINE  # of instruction sets that have them to speak of
+    masks = lanes * SIZES[COMPUTE[p.dtype]] == LINE  # of instruction sets that have them to speak of
     last = abs(p.x_strides[2]) < abs(p.x_strides[-1])
     rows = prod(outer) > 1 or last  # of taps, else long rows of planes are read along outputs
     along_channels = -(-solved // lanes) * given * prod(p.taps)
@@ -162,13 +164,13 @@ def adds_runs(p: ConvProblem, lanes: int) -> bool:
     return masks and rows and WORTH_RUNS * along_runs <= along_channels
 
 
-def multiplies_rows(p: ConvProblem, lanes: int, *, dots: bool = False) -> bool:
+def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
     """Whether Y is summed in vectors along channels and taps, lanes at the very end: where a window is an image.
 
     Rows of the image and of the weights are read as they lie then, whole. Not of windows that do not overlap: patches
-    are what larger images are cut into. Of bf16 if there are `dots`.
+    are what larger images are cut into.
     """
-    known = p.dtype == p.out_dtype == "f32" or (dots and p.dtype == "bf16")
+    known = p.dtype == p.out_dtype != "f64" or p.dtype == "bf16"
     plain = p.unknown is Unknown.Y and known and not p.accumulate
     if not plain or 0 in (p.batch, p.x_channels, p.y_channels, *p.x_extent):
         return False

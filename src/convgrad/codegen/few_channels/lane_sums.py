@@ -113,9 +113,9 @@ class LaneSumsSweep(Sweep):
         super().run()
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
-        plan, p = self.plan, self.plan.problem
+        plan, (slab, out) = self.plan, self._dtypes()
         return LaneSumsTile(
-            isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, a_dtype=p.dtype, c_dtype=p.out_dtype,
+            isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, a_dtype=slab, c_dtype=out,
             rows=tuple(m * plan.axes[-1].in_step * plan.slab_strides[0][-1] for m in range(shape[-1])), c_rows=(0,),
             columns=tuple(k * plan.pitch for k in self.vectors), c_columns=(0,), room=plan.width,
         )  # fmt: skip
@@ -200,9 +200,9 @@ class LaneSumsSweep(Sweep):
     def _emit_tile(self, spot: Spot, *, ordered: bool = False) -> None:
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else replace(self.tile, met=spot.met)
-        a = b.at(self.slab, spot.slab, STORAGE[plan.problem.dtype])
-        x = b.at(self.weights, spot.weights, self.kind)
-        target = b.at(self.results, spot.result, STORAGE[plan.problem.out_dtype])
+        slab, out = (STORAGE[dtype] for dtype in self._dtypes())
+        a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)
+        target = b.at(self.results, spot.result, out)
         sums = spot.sums if ordered else (*spot.sums, self._vectors(len(tile.rows)))
         walks = [self._ahead(a)] if plan.fetches_rows and not spot.single else []
         tile.emit(b, a, x, target, list(sums), self._start(tile), spot.unrolled, walks)

@@ -102,6 +102,7 @@ class RowProductsStages(DataStages):
         rows, columns = plan.tile[-1], plan.width
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, ahead=plan.fetched_ahead,
+            a_dtype=p.dtype, b_dtype=p.dtype,
             rows=tuple(range(0, rows * p.x_strides[-1], p.x_strides[-1]) if p.x_strides[-1] else [0] * rows),
             columns=tuple(j * p.w_strides[1] for j in range(columns)),
             c_rows=tuple(range(0, rows * columns * plan.lanes, columns * plan.lanes)),

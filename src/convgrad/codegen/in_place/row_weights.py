@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.copies.interleave import dealt_order, pick
+from convgrad.codegen.copies.words import PAIR
 from convgrad.codegen.in_place.in_place_weights import InPlaceSums, Windows
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -150,16 +151,19 @@ def read_every(
     compute = COMPUTE[dtype]
     lanes = isa.lanes(compute)
     many = min(many, lanes)
-    parts = []
-    for start in range(0, step * (many - 1) + 1, lanes):
-        places = range(first + start, first + start + lanes)
+    in_pairs = step == PAIR and dtype != compute and isa.masks and isa.lanes("f32") == lanes
+    parts, size = [], PAIR * lanes if in_pairs else lanes
+    for start in range(0, step * (many - 1) + 1, size):
+        places = range(first + start, first + start + size)
         held = [0 <= at < extent and (at - first) // step < many for at in places]
         bits = sum(yes << lane for lane, yes in enumerate(held))
         if not bits:
             parts.append(Value(isa.vector(compute), "zeroinitializer"))
             continue
-        mask = None if all(held) else Value(f"i{lanes}", str(bits))
-        parts.append(isa.load(b, dtype, b.at(address, start, STORAGE[dtype]), lanes, mask=mask))
+        mask, place = None if all(held) else Value(f"i{size}", str(bits)), b.at(address, start, STORAGE[dtype])
+        if in_pairs:
+            return isa.load_firsts(b, dtype, place, lanes, mask)
+        parts.append(isa.load(b, dtype, place, lanes, mask=mask))
     if step == 1:
         return parts[0]
     parts += [Value(isa.vector(compute), "zeroinitializer")] * (step - len(parts))

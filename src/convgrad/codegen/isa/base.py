@@ -89,6 +89,14 @@ class Isa:
         """
         return self._widen(b, dtype, self.load_bits(b, dtype, address, lanes, count, mask))
 
+    def load_firsts(self, b: Builder, dtype: str, address: Value, lanes: int, mask: Value | None = None) -> Value:
+        """The first of each of `lanes` pairs of 16-bit numbers; a mask has a bit for every number."""
+        pairs = b.cast("bitcast", self.load_bits(b, dtype, address, 2 * lanes, mask=mask), vector_of(lanes, "i32"))
+        if dtype == "bf16":
+            upper = b.binary("shl", pairs, constant(pairs.type, 16))
+            return b.cast("bitcast", upper, vector_of(lanes, "float"))
+        return self._widen(b, dtype, b.cast("trunc", pairs, vector_of(lanes, "i16")))
+
     def load_in_all(self, b: Builder, dtype: str, address: Value, lanes: int) -> Value:
         """A number, in every lane; those of 16 bits are broadcast as they are stored, by the load, and then widened."""
         if dtype in ARITHMETIC or not self.assembly or lanes != self.lanes("f32"):

@@ -67,7 +67,7 @@ def weights_columns(plan: WeightsPlan, *, last: bool) -> Columns:
         return vectors, frozenset()
     if not plan.lanes_in_place:
         return vectors, frozenset({len(vectors) - 1})
-    if plan.problem.out_dtype != plan.compute:
+    if plan.problem.out_dtype not in (plan.compute, "f16"):
         return vectors, frozenset()
     first, *others = vectors  # channels before those have been computed
     return (first + plan.lanes // 2, *others), frozenset({0})

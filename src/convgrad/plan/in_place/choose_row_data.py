@@ -49,7 +49,7 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     given = p.strides[p.given]
     solved, channels = (p.y_channels, p.x_channels) if solves_y else (p.x_channels, p.y_channels)
     masked = base.fills_lines  # as instruction sets with masks are
-    dealt = solves_y and p.stride[-1] == 2 and p.dtype == "f32" and channels <= FEWEST  # by few instructions
+    dealt = solves_y and p.stride[-1] == 2 and p.dtype in ("f32", "f16") and channels <= FEWEST  # by few instructions
     most = MOST_OF_FEW if dealt else MOST_OUTPUTS
     if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= most or not channels:
         return
@@ -85,7 +85,7 @@ def _tiles(plan: RowDataPlan, registers: int) -> Iterator[RowDataPlan]:
     row, rank = plan.axes[-1], len(plan.axes) - 1
     solved, ones = plan.out_channels // plan.phases, (1,) * (rank - 1)
     room = registers - 2 - 2 * (row.in_step > 1)
-    even = plan.phases > 1 or plan.deals  # shares of the channels
+    even = plan.phases > 1 or _picks_well(plan)  # shares of the channels
     for channels in (n for n in range(1, solved + 1) if solved % n == 0 or not even):
         width = channels * plan.phases
         for vectors in range(1, min(-(-row.count // plan.lanes), room // (width + 1)) + 1):
@@ -138,14 +138,14 @@ def _cycles(plan: RowDataPlan) -> float:
         shift = phase.offset + n * row.offset_step
         products, loads = len(rows) * columns, columns / LOADS_PER_CYCLE
         if row.in_step > 1:
-            picks = 0 if plan.deals else row.in_step - 1
+            picks = 0 if _picks_well(plan) else row.in_step - 1
             products, loads = products + picks * columns, PICKED * row.in_step * columns
         elif shift % plan.lanes and plan.slides:
             products, loads = products + columns, loads + several / LOADS_PER_CYCLE
         elif not plan.slides:
             crossing = CROSSING if plan.in_channels >= FEW_GIVEN else CROSSING_FEW
             loads = (crossing if SIZES[p.dtype] == SIZES[plan.compute] else NARROW) * columns
-        numbers = (AMONG_PICKS if plan.deals else BROADCAST) * len(rows)
+        numbers = (AMONG_PICKS if _picks_well(plan) else BROADCAST) * len(rows)
         step += max(products / FMA_PER_CYCLE, numbers + loads, LATENCY)
         unit = min(plan.channel_unit, plan.in_channels)
         step += PART / unit if unit > 1 else WRITTEN
@@ -157,10 +157,15 @@ def _cycles(plan: RowDataPlan) -> float:
     results = 2.0 * plan.width * columns * plan.i_blocks
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
     if p.groups == 1:
-        cycles *= DEALT if plan.deals and plan.in_channels <= FEWEST else 1.0
+        cycles *= DEALT if _picks_well(plan) and plan.in_channels <= FEWEST else 1.0
     else:
         cycles *= APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
     read, written = (prod(p.shapes[name]) for name in (p.given, p.solved))
     solved = p.strides[p.solved]
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row
     return cycles + FAR * read + (TURN_BACK if apart else MOVE) * written
+
+
+def _picks_well(plan: RowDataPlan) -> bool:
+    """Whether every second number of a row takes an instruction or two: dealt, or halves of words of few channels."""
+    return plan.deals or (plan.axes[-1].in_step == 2 and plan.problem.dtype == "f16" and plan.in_channels <= FEWEST)

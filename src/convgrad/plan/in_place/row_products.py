@@ -125,7 +125,7 @@ class RowProductsPlan(DataPlan):
 def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RowProductsPlan]]:
     """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.multiplies_rows`."""
     images, channels = base.axes[-1].count, base.out_channels
-    dots = base.problem.dtype == "bf16"
+    dots = base.problem.dtype == "bf16" and machine.has_dots
     kind, numbers, latency, adding = RowProductsPlan, base.lanes, LATENCY, ADDED
     if dots:
         from convgrad.plan.by_dots.dot_row_products import PAIR, DotRowProductsPlan
