@@ -35,7 +35,7 @@ FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
 COPIED = 0.5  # cycles that copying a number of the input takes, which others do, beyond what is predicted of them
 COPIED_WORDS = 0.2  # likewise where numbers are copied two by two
 APART, APART_PHASES = 0.5, 0.42  # of the cycles predicted of several groups, which others pack one by one; in phases
-DEALT = 0.7  # of those of strided rows of few channels, which others copy to planes first
+DEALT, HALVED = 0.7, 0.76  # of those of strided rows of few channels, which others copy to planes first; of f16
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
 BLOCK_BYTES = 320 * 1024  # of rows that several phases of a block read
 LEAST_ROWS = 4  # of outputs that a task computes, since its neighbours read nearly the same
@@ -157,7 +157,8 @@ def _cycles(plan: RowDataPlan) -> float:
     results = 2.0 * plan.width * columns * plan.i_blocks
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
     if p.groups == 1:
-        cycles *= DEALT if _picks_well(plan) and plan.in_channels <= FEWEST else 1.0
+        few = _picks_well(plan) and plan.in_channels <= FEWEST
+        cycles *= (DEALT if plan.deals else HALVED) if few else 1.0
     else:
         cycles *= APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
     read, written = (prod(p.shapes[name]) for name in (p.given, p.solved))
