@@ -47,6 +47,8 @@ CHANNELS = {  # vectors along channels, of data plans
     "strides": problem_of(X, (19, 19), (9, 9), (3, 3), channels=(40, 20), stride=2, layout="NXC", low=0),
     "from bf16 to bf16": image(Y, (20, 40), 12, layout="NCX", **BF16),
     "in place, f16": image(Y, (20, 72), 12, layout="NXC", bias=True, **F16),
+    "in place, bf16": image(Y, (20, 72), 12, layout="NXC", bias=True, **BF16),
+    "one block, in place, bf16": image(X, (40, 20), 12, layout="NXC", **BF16),
 }
 ROWS = {  # vectors along outputs
     "in place": image(Y, (9, 20), 40, layout="NCX"),
@@ -54,6 +56,7 @@ ROWS = {  # vectors along outputs
     "copied": image(Y, (9, 20), 40, layout="NCX", accumulate=True),
     "f64": image(Y, (9, 20), 20, layout="NCX", **F64),
     "in place, f16": image(Y, (9, 20), 40, layout="NCX", **F16),
+    "in place, bf16": image(Y, (9, 20), 40, layout="NCX", **BF16),
 }
 WEIGHTS = {
     "lanes of y": image(W, (37, 53), 12, layout="NXC"),

@@ -128,7 +128,8 @@ class Tile:
         for r, row in enumerate(self.c_rows):
             for start, stop in pairwise([*starts, len(columns)]):
                 values = tile[r * len(columns) + start : r * len(columns) + stop]
-                yield Run(values, b.at(c, row + columns[start], self._kind(self.c_dtype)))
+                room = len(values) * lanes - lanes // 2 if stop - 1 in self.halves else None
+                yield Run(values, b.at(c, row + columns[start], self._kind(self.c_dtype)), room)
 
     def stream(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c, past the caches: `Isa.stream`; two vectors at a time, if they are rounded to 16 bits."""

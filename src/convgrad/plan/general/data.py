@@ -232,7 +232,7 @@ class DataPlan(DataSlab):
     @property
     def half_types(self) -> tuple[str, ...]:
         """Types of results that tiles may store by half a vector: none of kinds that have tiles of their own."""
-        return (self.compute, "f16") if type(self) is DataPlan else ()  # bf16 are rounded two vectors at a time
+        return (self.compute, "f16", "bf16") if type(self) is DataPlan else ()
 
     @property
     def fetches_weights(self) -> bool:

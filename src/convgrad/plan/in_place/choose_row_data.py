@@ -49,8 +49,9 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     given = p.strides[p.given]
     solved, channels = (p.y_channels, p.x_channels) if solves_y else (p.x_channels, p.y_channels)
     masked = base.fills_lines  # as instruction sets with masks are
-    dealt = solves_y and p.stride[-1] == 2 and p.dtype in ("f32", "f16") and channels <= FEWEST  # by few instructions
-    most = MOST_OF_FEW if dealt else MOST_OUTPUTS
+    in_words = p.dtype == "bf16" and machine.has_dots
+    few = solves_y and p.stride[-1] == 2 and p.dtype != "f64" and not in_words and channels <= FEWEST
+    most = MOST_OF_FEW if few else MOST_OUTPUTS
     if not masked or p.accumulate or given[-1] != 1 or not 0 < solved * phases <= most or not channels:
         return
     if phases > 1 and not _folds(p):
@@ -66,12 +67,11 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
         RowDataPlan, base, problem=inner, axes=axes, pixels=True, spread=False, pixel_major=False, unroll=0,
         lane_groups=1, packs_weights=False, reads_weights=False, reads_in_place=True, reasons=(), unfolded=p,
     )  # fmt: skip
-    found = [_blocked(tile) for tile in _tiles(plan, machine.registers)]
+    found = [_blocked(tile) for tile in _tiles(plan, machine.registers, few=few)]
     if found:
-        in_words = p.dtype == "bf16" and machine.has_dots
         copied = prod(p.shapes[p.given]) * (COPIED_WORDS if in_words else COPIED)
-        best = min(found, key=_cycles)
-        yield _cycles(best) - (copied if p.groups == 1 else 0.0), best
+        cycles, best = min(((_cycles(one, few=few), one) for one in found), key=lambda candidate: candidate[0])
+        yield cycles - (copied if p.groups == 1 else 0.0), best
 
 
 def _folds(p: ConvProblem) -> bool:
@@ -80,12 +80,12 @@ def _folds(p: ConvProblem) -> bool:
     return s <= MOST_PHASES and p.dilation[-1] == 1 and s <= min(p.taps[-1], p.x_extent[-1]) and p.pad_low[-1] >= 0
 
 
-def _tiles(plan: RowDataPlan, registers: int) -> Iterator[RowDataPlan]:
-    """Tiles that fit, of whole channels."""
+def _tiles(plan: RowDataPlan, registers: int, *, few: bool) -> Iterator[RowDataPlan]:
+    """Tiles that fit, of whole channels; `few` of the input, every second number of whose rows takes little to read."""
     row, rank = plan.axes[-1], len(plan.axes) - 1
     solved, ones = plan.out_channels // plan.phases, (1,) * (rank - 1)
     room = registers - 2 - 2 * (row.in_step > 1)
-    even = plan.phases > 1 or _picks_well(plan)  # shares of the channels
+    even = plan.phases > 1 or plan.deals or few  # shares of the channels
     for channels in (n for n in range(1, solved + 1) if solved % n == 0 or not even):
         width = channels * plan.phases
         for vectors in range(1, min(-(-row.count // plan.lanes), room // (width + 1)) + 1):
@@ -127,7 +127,7 @@ def _blocked(plan: RowDataPlan) -> RowDataPlan:
     return replace(blocked, writes_in_place=in_place, packs_weights=alone)
 
 
-def _cycles(plan: RowDataPlan) -> float:
+def _cycles(plan: RowDataPlan, *, few: bool) -> float:
     """Of all tiles, with what they wait for."""
     p, row = plan.problem, plan.axes[-1]
     (phase,) = row.phases
@@ -138,14 +138,14 @@ def _cycles(plan: RowDataPlan) -> float:
         shift = phase.offset + n * row.offset_step
         products, loads = len(rows) * columns, columns / LOADS_PER_CYCLE
         if row.in_step > 1:
-            picks = 0 if _picks_well(plan) else row.in_step - 1
+            picks = 0 if plan.deals or few else row.in_step - 1
             products, loads = products + picks * columns, PICKED * row.in_step * columns
         elif shift % plan.lanes and plan.slides:
             products, loads = products + columns, loads + several / LOADS_PER_CYCLE
         elif not plan.slides:
             crossing = CROSSING if plan.in_channels >= FEW_GIVEN else CROSSING_FEW
             loads = (crossing if SIZES[p.dtype] == SIZES[plan.compute] else NARROW) * columns
-        numbers = (AMONG_PICKS if _picks_well(plan) else BROADCAST) * len(rows)
+        numbers = (AMONG_PICKS if plan.deals or few else BROADCAST) * len(rows)
         step += max(products / FMA_PER_CYCLE, numbers + loads, LATENCY)
         unit = min(plan.channel_unit, plan.in_channels)
         step += PART / unit if unit > 1 else WRITTEN
@@ -157,7 +157,6 @@ def _cycles(plan: RowDataPlan) -> float:
     results = 2.0 * plan.width * columns * plan.i_blocks
     cycles = p.groups * tiles * (visits * plan.in_channels * step + outputs * (TILE_OVERHEAD + results))
     if p.groups == 1:
-        few = _picks_well(plan) and plan.in_channels <= FEWEST
         cycles *= (DEALT if plan.deals else HALVED) if few else 1.0
     else:
         cycles *= APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
@@ -165,8 +164,3 @@ def _cycles(plan: RowDataPlan) -> float:
     solved = p.strides[p.solved]
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row
     return cycles + FAR * read + (TURN_BACK if apart else MOVE) * written
-
-
-def _picks_well(plan: RowDataPlan) -> bool:
-    """Whether every second number of a row takes an instruction or two: dealt, or halves of words of few channels."""
-    return plan.deals or (plan.axes[-1].in_step == 2 and plan.problem.dtype == "f16" and plan.in_channels <= FEWEST)
