@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import on_axes
+from codegen.dense_problems import problem_of as dense_problem
 from codegen.emitted import kernel_here
 from codegen.random_problems import check_plan, in_turn, strides_in
 from convgrad.codegen.lower import lower
@@ -109,6 +110,15 @@ def test_many_rows_of_taps_are_met_where_l1_holds_a_row():
     assert isinstance(few, DepthwiseWeightsPlan)
     assert few.looped
     assert not isinstance(many, DepthwiseWeightsPlan)
+
+
+@pytest.mark.parametrize(("taps", "isa", "expected"), [(9, "avx512", False), (9, "avx2", True), (5, "avx512", True)])
+def test_one_channel_of_many_rows_of_taps_is_left_to_sums_in_registers(taps, isa, expected):
+    """Where vectors are long, sums that come and go with each row of taps take longer than what is packed."""
+    problem = dense_problem(
+        Unknown.W, (304, 304), (100, 100), (taps, taps), channels=(1, 56), stride=3, low=taps // 3, layout="NXC"
+    )
+    assert isinstance(choose(problem, machine_for(isa)), DepthwiseWeightsPlan) == expected
 
 
 def test_chunks_are_as_many_as_their_sums_are_worth():

@@ -44,6 +44,7 @@ LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, ei
 AGAIN = 2.0  # likewise, of tiles of some taps of a row, where L1 does not hold what they meet, or L2 all sums
 SUM = 6.0  # cycles, measured, for a vector of sums of each chunk: cleared, fetched, stored and added up
 LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
+LOOPED = 1.36  # times the cycles of tiles of a row of taps, whose sums come and go, of numbers that meet long vectors
 ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
 
 
@@ -193,7 +194,8 @@ def _cycles(plan: DepthwiseWeightsPlan) -> float:
         read = x_rows * min(between, plan.columns * len(taps)) + plan.rows * plan.columns
         loads = load * read + of_sum * 2 * sums
         of_tile += many * max(sums * plan.rows * plan.columns / FMA_PER_CYCLE, loads)
-    return _tiles(plan) * plan.vectors * of_tile
+    looped = plan.looped and not plan.spread and plan.lanes * SIZES[plan.compute] == LINE
+    return _tiles(plan) * plan.vectors * of_tile * (LOOPED if looped else 1.0)
 
 
 def _tiles(plan: DepthwiseWeightsPlan) -> int:
