@@ -23,10 +23,9 @@ from convgrad.values import replace
 ROOM_BYTES = 1024 * 1024  # of what a task goes through again and again, in L2
 PIECE_ROW = 60.0  # cycles to begin with a tap
 PART, WINDOW = 1.8, 4.0  # cycles to move a part of a row of a window, and to begin with a window
-MET_AGAIN = 4.0  # more for a line that is moved for another window, too, and was far away since
+MET_AGAIN = 14.0  # more for a line that a window of an earlier row had, which L1 has forgotten
 WRITTEN = 45.0  # to write what a block of tiles and lanes gives, before the next
 NEAR_PANELS = 24 * 1024  # bytes of weights that stay in L1 beside windows and results
-NEAR_WINDOWS = 32 * 1024  # likewise of windows, where weights pass by
 GATHERED = 1.2  # times the cycles of products of what was gathered, which comes from L2 for every tap
 FETCHED_BYTES = 12.0  # of weights per cycle, by tiles, from beyond L2
 FEWEST_TASKS = 4  # each of which packs, and gathers, for itself
@@ -99,9 +98,6 @@ def _row_cycles(plan: AcrossRowsPlan) -> tuple[float, float, float]:
     """To load a row of A, and of B, and times as long as all takes."""
     if isinstance(plan, TileByTilePlan):  # of L1, with what all lanes of a task multiply if that is little
         near = plan.packed_bytes * plan.blocks_per_task * plan.panel <= NEAR_PANELS
-        gathered = plan.packed_bytes * plan.gathered_size
-        if not near and gathered > NEAR_WINDOWS:
-            return NEAR_ROW, NEAR_ROW, GATHERED
         return 1 / LOAD_ROWS, 1 / LOAD_ROWS if near else NEAR_ROW, 1.0
     gathered = isinstance(plan, GatheredDataPlan)
     return NEAR_ROW if gathered else 1 / LOAD_ROWS, NEAR_ROW, GATHERED if gathered else 1.0

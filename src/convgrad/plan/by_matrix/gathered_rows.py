@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen
+
+FORGOTTEN_BYTES = 64 * 1024  # of rows of the input that a window meets, which no L1 holds beside weights
 
 
 @frozen(kw_only=True)
@@ -38,9 +41,11 @@ class GatheredRowsPlan(TileByTilePlan):
 
     @property
     def moves_again(self) -> float:
-        """Where windows overlap, and L2 has not all of the input."""
-        windows = prod(axis.taps / min(axis.taps, axis.in_step) for axis in self.axes)
-        return self.moves * (1 - 1 / windows) if self.fetches_rows else 0.0
+        """Those of windows of other rows, where L1 does not hold as many rows of the input as a window meets."""
+        *outer, inner = self.axes
+        rows = SIZES[self.problem.dtype] * self.in_channels * inner.in_extent * prod(axis.taps for axis in outer)
+        windows = prod(axis.taps / min(axis.taps, axis.in_step) for axis in outer)
+        return self.moves * (1 - 1 / windows) if self.fetches_rows and rows > FORGOTTEN_BYTES else 0.0
 
     @property
     def fetches_rows(self) -> bool:

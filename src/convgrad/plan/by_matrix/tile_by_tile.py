@@ -30,7 +30,7 @@ class TileByTilePlan(GatheredDataPlan):
 
     @property
     def moves_again(self) -> float:
-        """Of `moves`, those of numbers that another window has moved."""
+        """Of `moves`, those of numbers that an earlier window had, which are far away since."""
         return 0.0
 
     @property
