@@ -37,6 +37,7 @@ MOST_INSIDE, MOST_APART = 7, 2  # taps of the innermost axis, and their dilation
 MOST_PHASES = 4
 MOST_SHUFFLED = 64  # taps and channels that share what is put together in registers, across groups
 LEAST_GIVEN = 16  # channels that are many, whatever vectors hold
+LONG_ROW = 4096  # numbers of 16 bits of a row, which is widened again and again: of shorter ones images may be many
 LEAST_WIDENED = 8  # lanes of vectors that 16 bits are widened to by an instruction or two, again for every tile
 ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which there should be registers
 MOST_PARTED = ((7 / 8, 4), (3 / 4, 2))  # channels solved for, where vectors of the input are filled to less than that
@@ -119,7 +120,8 @@ def lanes_sum(
     alone = p.dtype == "f32" or (most is None and lanes >= LEAST_WIDENED)  # else a unit has more arithmetic
     if alone and adds_runs(p, lanes):
         return Along.RUNS
-    rows = alone or (dots and p.dtype == "bf16")
+    long = p.dtype == "f32" or p.x_channels * prod(p.taps) >= LONG_ROW
+    rows = (alone and long) or (dots and p.dtype == "bf16")
     return Along.ROWS if rows and multiplies_rows(p, lanes) else None
 
 
