@@ -55,8 +55,10 @@ def data_variants(
     by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
     by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
     ways = DataCandidates(problem, machine)
-    halves = DataCandidates(problem, machine.halved).along_channels() if fills_half(problem, machine) else ()
-    by_vectors = sorted([*ways.all(), *halves], key=lambda candidate: candidate[0])
+    by_vectors = [*ways.all()]
+    if fills_half(problem, machine):
+        by_vectors.append(DataCandidates(problem, machine.halved).along_channels())
+    by_vectors.sort(key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
     added: list[tuple[float, Any]] = list(LANES_SUM[along](ways.base, machine)) if along else []

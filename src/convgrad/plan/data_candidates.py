@@ -86,7 +86,7 @@ class DataCandidates:
 
     def all(self) -> Iterator[Predicted]:
         """In no order."""
-        yield from self.along_channels()
+        yield self.along_channels()
         yield from self._along_outputs()
         if not self.sharing:
             turned = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
@@ -104,7 +104,7 @@ class DataCandidates:
         """Input channels that are packed at a time, by the room that their weights take which meet one output."""
         return max(16, PANEL_BYTES // max(1, round(self.size * taps / self.phases * phases_at_once * width)))
 
-    def along_channels(self) -> Iterator[Predicted]:
+    def along_channels(self) -> Predicted:
         """Vectors along output channels."""
         axes = self.axes
         parts = self.problem.groups > 1 and self.channels_in * self.size < LINE
@@ -137,11 +137,10 @@ class DataCandidates:
 
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
         if reads_in_place(whole_blocks(plan)):
-            yield IN_PLACE * (cycles - cost), plan
-            return
+            return IN_PLACE * (cycles - cost), plan
         one = self.lines and plan.width == self.lanes and self.lanes <= 2 * self.channels_out
         strided = axes[-1].in_step > 1 and not self.pixel_major  # rows that those along outputs take apart first
-        yield (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
+        return (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
