@@ -1,7 +1,7 @@
-"""Frozen values: what `dataclass(frozen=True)` makes of a class, with one method compiled instead of six.
+"""Frozen values: what `dataclass(frozen=True)` makes of a class, with one method compiled instead of six, once it is used.
 
-The first kernel that a process compiles imports seventy such classes, of up to thirty fields. The code that dataclasses
-write and compile for each of them was two thirds of the time that importing the compiler took.
+The first kernel that a process compiles imports seventy such classes, of up to thirty fields, and uses half of them. The
+code that dataclasses write and compile for each was two thirds of the time that importing the compiler took.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def frozen(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
         cls = dataclass(init=False, repr=False, eq=False, match_args=False, kw_only=kw_only)(cls)
         cls._given = tuple(each.name for each in fields(cls) if each.init)
         cls._compared = attrgetter(*(each.name for each in fields(cls) if each.compare))
-        cls.__init__ = _init(cls)
+        cls.__init__ = _Init(cls)
         for method in (_repr, _eq, _hash, _setattr, _delattr):
             name = f"__{method.__name__[1:]}__"
             if name not in cls.__dict__:
@@ -44,6 +44,17 @@ def replace(value: T, /, **changes: Any) -> T:
     """The value with some of its fields changed."""
     given: tuple[str, ...] = type(value)._given  # pyright: ignore[reportAttributeAccessIssue]
     return type(value)(**{name: getattr(value, name) for name in given} | changes)
+
+
+class _Init:
+    """In the place of a class's `__init__`, which it makes when that is first asked for."""
+
+    def __init__(self, cls: type[Any]):
+        self._cls = cls
+
+    def __get__(self, value: Any, owner: type[Any]) -> Callable[..., None]:
+        self._cls.__init__ = init = _init(self._cls)
+        return init if value is None else init.__get__(value)
 
 
 def _init(cls: type[Any]) -> Callable[..., None]:

@@ -16,13 +16,12 @@ posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 not_root = pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
 
 USE = """
-import sys
-from tiny_kernels import run_tiny, tiny_kernel
+from tiny_kernels import llvm_is_here, run_tiny, tiny_kernel
 for tasks in (1, 5, 9):
     tiny = tiny_kernel(tasks)
     run_tiny(tiny, tasks)
     print("disk" if tiny.from_disk else "compiled")
-print("LLVM" if "llvmlite.binding" in sys.modules else "no LLVM")
+print("LLVM" if llvm_is_here() else "no LLVM")
 """
 ENTRY = cache.Entry(b"code", {"what": "a test"})
 

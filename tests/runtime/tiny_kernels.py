@@ -1,6 +1,8 @@
 """Kernels small enough to write by hand: y[t] = 3 x[t] + 1 in two stages, through the shared memory of the call."""
 
 import ctypes
+import sys
+from pathlib import Path
 
 from convgrad.codegen.module import CALL_FIELDS, KernelModule, Stage
 from convgrad.plan.machine import Machine, current_machine
@@ -73,3 +75,10 @@ def run_tiny(kernel: Kernel, tasks: int, first: int = 0) -> None:
     y = (ctypes.c_int64 * tasks)()
     kernel(ctypes.addressof(x), 0, ctypes.addressof(y))
     assert list(y) == [3 * value + 1 for value in x]
+
+
+def llvm_is_here():
+    """Whether LLVM's library is part of this process."""
+    if sys.platform.startswith("linux"):
+        return "libllvmlite" in Path("/proc/self/maps").read_text()
+    return "llvmlite.binding" in sys.modules

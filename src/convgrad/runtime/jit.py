@@ -14,6 +14,7 @@ from typing import Any
 from convgrad.plan.host import host_triple
 from convgrad.plan.machine import Machine
 from convgrad.runtime.elf import Loaded
+from convgrad.runtime.llvm_library import Refused, library
 from convgrad.runtime.object_file import UnsupportedObject
 from convgrad.runtime.undisturbed import undisturbed
 
@@ -39,7 +40,14 @@ class CompileError(RuntimeError):
 def compile_ir(ir: str, machine: Machine) -> bytes:
     """Object code of a module written without target triple and data layout."""
     with LOCK:
-        return _emit(ir, machine, lambda module, target: target.emit_object(module))
+        known = None if _is_foreign(machine.triple) else undisturbed(library)
+        if known is None:
+            return _emit(ir, machine, lambda module, target: target.emit_object(module))
+        target = machine.triple, machine.cpu, machine.features
+        try:
+            return undisturbed(lambda: known.object_code(ir, target, PASSES, CODEGEN_LEVEL))
+        except Refused as error:
+            raise CompileError(f"LLVM does not accept the module: {error}") from error
 
 
 def assembly(ir: str, machine: Machine) -> str:
@@ -93,7 +101,7 @@ def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
 
 
 def _emitted(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
-    """The module ends with this function, and so under the lock."""
+    """What the module becomes, which ends with this function, and so under the lock."""
     target, manager, builder = _passes(machine.triple, machine.cpu, machine.features)
     llvm = _llvm()
     if _is_foreign(machine.triple) and re.search(r'\basm (sideeffect )?"[^"]', ir):  # LLVM would end the process
@@ -104,13 +112,14 @@ def _emitted(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
     try:
         # A context of its own, so that types do not pile up in the global one.
         module = llvm.parse_assembly(ir, context=llvm.create_context())
-        module.triple = target.triple
-        module.data_layout = str(target.target_data)
-        module.verify()
+        with contextlib.closing(module):  # an error may keep both alive, and end with the context first
+            module.triple = target.triple
+            module.data_layout = str(target.target_data)
+            module.verify()
+            manager.run(module, builder)
+            return form(module, target)
     except RuntimeError as error:
         raise CompileError(f"LLVM does not accept the module: {error}") from error
-    manager.run(module, builder)
-    return form(module, target)
 
 
 @cache
