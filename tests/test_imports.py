@@ -127,7 +127,15 @@ def test_importing_the_package_loads_nothing_that_only_writing_to_the_cache_need
 def test_a_first_call_loads_the_compiler_of_its_own_kind_of_plan(solves):
     data, weights = ["plan.choose_data", "codegen.general.data"], ["plan.choose_weights", "codegen.general.weights"]
     own, others = (data, weights) if solves == "y" else (weights, data)
-    others += ["plan.by_dots", "plan.by_matrix", "codegen.by_dots", "codegen.by_matrix", "codegen.depthwise.plane_data"]
+    others += [
+        "plan.depthwise",
+        "plan.groups",
+        "plan.by_dots",
+        "plan.by_matrix",
+        "codegen.by_dots",
+        "codegen.by_matrix",
+        "codegen.depthwise.plane_data",
+    ]
     call = "convolution(a, a" if solves == "y" else "convolution_backward_weights(a, a, (1, 1, 8, 8)"
     program = (
         "import os, numpy, convgrad; os.environ.update(CONVGRAD_ISA='portable', CONVGRAD_CACHE_DIR='off'); "

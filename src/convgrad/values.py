@@ -1,7 +1,7 @@
-"""Frozen values: what `dataclass(frozen=True)` makes of a class, with one method compiled instead of six, once it is used.
+"""Frozen values: what `dataclass(frozen=True)` makes of a class, with one method compiled instead of six, when used.
 
-The first kernel that a process compiles imports seventy such classes, of up to thirty fields, and uses half of them. The
-code that dataclasses write and compile for each was two thirds of the time that importing the compiler took.
+The first kernel that a process compiles imports some fifty such classes, of up to thirty fields, and uses half of them.
+The code that dataclasses write and compile for each was two thirds of the time that importing the compiler took.
 """
 
 from __future__ import annotations

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from convgrad.plan.data_candidates import DataCandidates, fills_half, whole_blocks
-from convgrad.plan.depthwise.choose_plane_data import plane_data_candidates
-from convgrad.plan.depthwise.choose_plane_rows import plane_rows_candidates
-from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
-from convgrad.plan.depthwise.plane_data import PlaneDataPlan
-from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
-from convgrad.plan.few_channels.lane_sums import LaneSumsPlan, lane_sums_candidates
-from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
-from convgrad.plan.few_channels.run_sums import run_sums_candidates
 from convgrad.plan.general.blocks import best_blocks, best_outputs, even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import (
@@ -24,13 +16,6 @@ from convgrad.plan.general.data_in_place import (
     writes_in_place,
 )
 from convgrad.plan.general.room import roomy_first
-from convgrad.plan.in_place.flat_data import FlatDataPlan
-from convgrad.plan.in_place.row_data import RowDataPlan
-from convgrad.plan.in_place.row_products import (
-    RowProductsPlan,
-    against_rows,
-    row_products_candidates,
-)
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import Along, kind_and_run
 from convgrad.plan.units import products_on
@@ -38,11 +23,8 @@ from convgrad.plan.unrolling import unrolled_axes
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
 
-LANES_SUM: dict[Along, Callable[[DataPlan, Machine], Iterable[tuple[float, Any]]]] = {
-    Along.CHANNELS: lane_sums_candidates,
-    Along.RUNS: run_sums_candidates,
-    Along.ROWS: row_products_candidates,
-}
+if TYPE_CHECKING:
+    from convgrad.plan.depthwise.plane_data import PlaneDataPlan
 
 
 def data_variants(
@@ -52,8 +34,7 @@ def data_variants(
 
     If lanes sum `along` something, the first one is made for that.
     """
-    by_planes = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
-    by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
+    by_planes = _by_planes(problem, machine)
     ways = DataCandidates(problem, machine)
     by_vectors = [*ways.all()]
     if fills_half(problem, machine):
@@ -61,11 +42,13 @@ def data_variants(
     by_vectors.sort(key=lambda candidate: candidate[0])
     if by_planes:  # the same vectors, with tiles and copies made for one channel
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
-    added: list[tuple[float, Any]] = list(LANES_SUM[along](ways.base, machine)) if along else []
+    added: list[tuple[float, Any]] = _summed_by_lanes(ways.base, machine, along) if along else []
     least = max((cycles for cycles, _ in added), default=0.0)
     others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
-    on_units = _on_units(problem, machine, [plan for _, plan in by_planes if isinstance(plan, PlaneRowsPlan)])
+    on_units = _on_units(problem, machine, [plan for _, plan in by_planes])
     if along is Along.ROWS and problem.dtype != "f32":  # dot products either way, whose order nobody relies on
+        from convgrad.plan.in_place.row_products import against_rows
+
         on_units = against_rows(on_units, *added[0])
     elif problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
         on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
@@ -81,7 +64,7 @@ def data_variants(
     def finished() -> Iterator[DataPlan | PlaneDataPlan]:
         for cycles, plan in candidates:
             plan = replace(plan, reasons=reasons)
-            if isinstance(plan, PlaneDataPlan):
+            if plan.OF_PLANES:
                 yield plan
             elif plan.ON_UNITS:
                 from convgrad.plan.by_matrix.choose_matrix import finished_on_units
@@ -94,26 +77,50 @@ def data_variants(
     return roomy_first(finished(), tuple({type(plan) for _, plan in added}))
 
 
-def _on_units(problem: ConvProblem, machine: Machine, in_rows: list[PlaneRowsPlan]) -> list[tuple[float, Any]]:
+def _by_planes(problem: ConvProblem, machine: Machine) -> list[tuple[float, PlaneDataPlan]]:
+    """Predicted cycles and plans of a single channel per group, rows in place first, if they can be."""
+    if problem.x_channels != 1 or problem.y_channels != 1:
+        return []
+    from convgrad.plan.depthwise.choose_plane_data import plane_data_candidates
+    from convgrad.plan.depthwise.choose_plane_rows import plane_rows_candidates
+
+    found = [*plane_rows_candidates(problem, machine), *plane_data_candidates(problem, machine)]
+    return [(max(cycles, found[0][0]), plan) for cycles, plan in found]
+
+
+def _summed_by_lanes(base: DataPlan, machine: Machine, along: Along) -> list[tuple[float, Any]]:
+    """Likewise of those whose lanes sum along something."""
+    if along is Along.CHANNELS:
+        from convgrad.plan.few_channels.lane_sums import lane_sums_candidates as candidates
+    elif along is Along.RUNS:
+        from convgrad.plan.few_channels.run_sums import run_sums_candidates as candidates
+    else:
+        from convgrad.plan.in_place.row_products import row_products_candidates as candidates
+    return [*candidates(base, machine)]
+
+
+def _on_units(problem: ConvProblem, machine: Machine, by_planes: list[PlaneDataPlan]) -> list[tuple[float, Any]]:
     """Predicted cycles and plans by matrix tiles and dot products, where there are any."""
     if products_on(problem, machine) is None:
         return []
     from convgrad.plan.by_matrix.choose_matrix import data_candidates_on_units
 
     found: list[tuple[float, Any]] = list(data_candidates_on_units(problem, machine))
-    if in_rows:
+    if by_planes:
         from convgrad.plan.by_dots.choose_dot_rows import dot_rows_candidates
+        from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
 
-        found += dot_rows_candidates(in_rows[0], machine)
+        for plan in [plan for plan in by_planes if isinstance(plan, PlaneRowsPlan)][:1]:
+            found += dot_rows_candidates(plan, machine)
     return found
 
 
 def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     """With blocks, and in place where that can be."""
     machine = machine if plan.isa == machine.isa else machine.halved
-    if isinstance(plan, FlatDataPlan | DepthwiseDataPlan | RowDataPlan | LaneSumsPlan | RowProductsPlan):
+    if plan.FINISHED:
         return plan
-    if isinstance(plan, PhaseLanesPlan):
+    if plan.OUTPUTS_ALONE:
         return best_outputs(plan, cycles)
     plan = whole_blocks(plan)
     if reads_in_place(plan) and not is_mostly_border(plan):
@@ -128,6 +135,4 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
 
 
 def _shape(plan: DataPlan | PlaneDataPlan) -> str:
-    if isinstance(plan, PlaneDataPlan):
-        return f"({plan.rows}, {plan.width}) x 1"
-    return f"{plan.tile} x {plan.width}"
+    return f"{plan.tile} x {1 if plan.OF_PLANES else plan.width}"

@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import MOST_SPREAD, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
-from convgrad.plan.depthwise.choose_depthwise_weights import depthwise_weights_candidates
-from convgrad.plan.depthwise.choose_plane_row_weights import plane_row_weights_candidates
-from convgrad.plan.depthwise.choose_plane_weights import plane_weights_candidates
-from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
-from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
-from convgrad.plan.few_channels.choose_run_weights import run_weights_candidates
-from convgrad.plan.few_channels.choose_window_lanes import window_lanes_candidates
-from convgrad.plan.few_channels.run_weights import RunWeightsPlan
-from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
+from convgrad.plan.costs import LINE, MOST_SPREAD, MOST_SUM_BYTES, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
 from convgrad.plan.general.room import roomy_first
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.general.window_blocks import best_window_blocks, rows_of_windows
-from convgrad.plan.groups.choose_group_weights import group_weights_candidates
-from convgrad.plan.groups.group_weights import GroupWeightsPlan
-from convgrad.plan.in_place.choose_in_place_weights import in_place_candidates
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_tiles import best_row_tile
 from convgrad.plan.units import products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
+
+if TYPE_CHECKING:
+    from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
@@ -43,12 +34,11 @@ FELT = 0.02  # of all cycles: less says nothing about two plans
 def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[WeightsPlan | PlaneWeightsPlan]:
     """Blocking for W, by ways to lay out vectors; those of the fewest predicted cycles first."""
     parted = PARTED if problem.groups == 1 and problem.stride[-1] > 1 else 1.0
-    by_windows = [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
+    by_windows = _by_windows(problem, machine)
     by_windows = [(cycles if plan.ON_UNITS else parted * cycles, plan) for cycles, plan in by_windows]
-    by_runs = [*group_weights_candidates(problem, machine), *run_weights_candidates(problem, machine)]
-    by_vectors = sorted([*_candidates(problem, machine), *by_windows, *by_runs], key=lambda candidate: candidate[0])
-    by_planes = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
-    by_planes = [(max(cycles, by_planes[0][0]), plan) for cycles, plan in by_planes]  # rows in place, if they can be
+    by_vectors = [*_candidates(problem, machine), *by_windows, *_by_runs(problem, machine)]
+    by_vectors.sort(key=lambda candidate: candidate[0])
+    by_planes = _by_planes(problem, machine)
     on_units = _on_units(problem, machine, [plan for _, plan in by_planes[:1]])
     if on_units and problem.groups == 1 and problem.dtype != "f32":
         by_vectors = [(WIDENED * cycles if type(plan) is WeightsPlan else cycles, plan) for cycles, plan in by_vectors]
@@ -59,7 +49,7 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     def finished() -> Iterator[WeightsPlan | PlaneWeightsPlan]:
         for cycles, plan in candidates:
             plan = replace(plan, reasons=reasons)
-            if isinstance(plan, PlaneWeightsPlan) or (plan.ON_UNITS and plan.fallback):
+            if plan.ON_UNITS and plan.fallback:
                 yield plan
             elif plan.ON_UNITS:
                 cost, other = next(candidate for candidate in by_vectors if type(candidate[1]) is WeightsPlan)
@@ -68,6 +58,40 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
                 yield _finished(plan, cycles)
 
     return roomy_first(finished())
+
+
+def _by_windows(problem: ConvProblem, machine: Machine) -> list[tuple[float, WeightsPlan]]:
+    """Predicted cycles and plans with lanes along windows, of sums of vectors that are few enough."""
+    sums = problem.x_channels * problem.y_channels * prod(problem.taps) * machine.lanes_f32
+    if SIZES["f32"] * sums > MOST_SUM_BYTES:
+        return []
+    from convgrad.plan.few_channels.choose_window_lanes import window_lanes_candidates
+    from convgrad.plan.in_place.choose_in_place_weights import in_place_candidates
+
+    return [*window_lanes_candidates(problem, machine), *in_place_candidates(problem, machine)]
+
+
+def _by_runs(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
+    """Likewise with lanes along what several groups or taps have side by side."""
+    if problem.groups > 1:
+        from convgrad.plan.groups.choose_group_weights import group_weights_candidates
+
+        yield from group_weights_candidates(problem, machine)
+    if problem.taps[-1] > 1 == problem.dilation[-1] and machine.lanes_f32 * 4 == LINE:
+        from convgrad.plan.few_channels.choose_run_weights import run_weights_candidates
+
+        yield from run_weights_candidates(problem, machine)
+
+
+def _by_planes(problem: ConvProblem, machine: Machine) -> list[tuple[float, PlaneWeightsPlan]]:
+    """Likewise of a single channel per group, rows in place first, if they can be."""
+    if problem.x_channels != 1 or problem.y_channels != 1:
+        return []
+    from convgrad.plan.depthwise.choose_plane_row_weights import plane_row_weights_candidates
+    from convgrad.plan.depthwise.choose_plane_weights import plane_weights_candidates
+
+    found = [*plane_row_weights_candidates(problem, machine), *plane_weights_candidates(problem, machine)]
+    return [(max(cycles, found[0][0]), plan) for cycles, plan in found]
 
 
 def _on_units(problem: ConvProblem, machine: Machine, planes: list[PlaneWeightsPlan]) -> list[tuple[float, Any]]:
@@ -86,7 +110,7 @@ def _on_units(problem: ConvProblem, machine: Machine, planes: list[PlaneWeightsP
 
 def _finished(plan: WeightsPlan, cycles: float) -> WeightsPlan:
     """With blocks and tasks, in place where that can be."""
-    if isinstance(plan, WindowLanesPlan | DepthwiseWeightsPlan | GroupWeightsPlan | RunWeightsPlan):
+    if plan.FINISHED:
         return plan
     if _sums_in_place(plan):
         return rows_of_windows(replace(plan, direct=True))
@@ -120,7 +144,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
             row_channels=shape.row_channels, tile_taps=shape.taps, unroll=UNROLLED_WINDOWS,
         )  # fmt: skip
         yield cycles, across
-        yield from depthwise_weights_candidates(across, cycles, machine)
+        yield from _tiled_in_place(across, cycles, machine)
 
 
 def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
@@ -148,8 +172,17 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
             scattered = IN_PARTS * elements["w"]
         more = (TURN_AGAIN * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
         sides.append((cycles + more, cycles, along))
-        yield from depthwise_weights_candidates(along, cycles, machine)
+        if base.problem.groups == 1:
+            yield from _tiled_in_place(along, cycles, machine)
     yield from _in_order(sides)
+
+
+def _tiled_in_place(base: WeightsPlan, cycles: float, machine: Machine) -> Iterator[tuple[float, WeightsPlan]]:
+    """Likewise of the same lanes, with a vector of sums for each tap, where they meet a single channel."""
+    if base.row_count == 1:
+        from convgrad.plan.depthwise.choose_depthwise_weights import depthwise_weights_candidates
+
+        yield from depthwise_weights_candidates(base, cycles, machine)
 
 
 def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[float, WeightsPlan]]:

@@ -10,6 +10,7 @@ SCATTERED = 0.8  # cycles more per weight, of lanes farther apart than rows, whi
 TURN_NARROW = 1.0  # likewise besides, of 16 bits that meet one tap, which are converted as well
 TURN_BACK = 0.6  # cycles per number that is transposed on its way out
 TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each group
+MOST_SUM_BYTES = 768 * 1024  # of sums that are vectors: more are fetched and stored for longer than they are added to
 BEYOND_L2 = 2**20  # bytes of tensors that it does not hold
 MEMORY_BYTES = 4.5  # per cycle, from where larger ones are
 SPLIT = 0.15  # cycles per number and piece, beyond those of a copy

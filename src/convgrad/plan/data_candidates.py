@@ -21,18 +21,10 @@ from convgrad.plan.costs import (
     TURN_NARROW,
     TURN_PLANES,
 )
-from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
-from convgrad.plan.few_channels.choose_folded import folded_candidates
-from convgrad.plan.few_channels.patch_data import patch_data_candidates
-from convgrad.plan.few_channels.phase_lanes import phase_lanes_candidates
 from convgrad.plan.general.block_costs import PANEL_BYTES
 from convgrad.plan.general.blocks import even_share, packing_cost
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
-from convgrad.plan.groups.turned_data import TurnedDataPlan, can_turn, worth_turning
-from convgrad.plan.in_place.choose_flat_data import flat_data_candidates
-from convgrad.plan.in_place.choose_pointwise import pointwise_candidates
-from convgrad.plan.in_place.choose_row_data import row_data_candidates
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
@@ -45,7 +37,7 @@ from convgrad.plan.tiles import (
     bursts_of,
 )
 from convgrad.plan.tiles_along_outputs import UNALIGNED, UNALIGNED_PLANES, best_pixel_tile, pixel_cycles
-from convgrad.problem.conv import ConvProblem
+from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=DataPlan)
@@ -88,14 +80,22 @@ class DataCandidates:
         """In no order."""
         yield self.along_channels()
         yield from self._along_outputs()
+        if self.problem.unknown is Unknown.X and self.problem.stride[-1] > 1:
+            yield from self._of_strided_images()
+        few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD
+        if self.problem.groups > 1 and few:
+            yield from self._across_groups()
+
+    def _of_strided_images(self) -> Iterator[Predicted]:
+        """Vectors that taps or phases fill."""
+        from convgrad.plan.few_channels.patch_data import patch_data_candidates
+        from convgrad.plan.few_channels.phase_lanes import phase_lanes_candidates
+
         if not self.sharing:
             turned = self.elements_in * MOVE + self.elements_out * (TURN_BACK if self.out_channels_first else MOVE)
             yield from phase_lanes_candidates(self.base, self.machine, turned)
         moved = (self.elements_in + self.elements_out) * MOVE
         yield from patch_data_candidates(self.base, self.machine.registers, moved)
-        few = self.channels_out <= min(MOST_SPREAD, self.lanes) and self.channels_in <= MOST_SPREAD
-        if self.problem.groups > 1 and few:
-            yield from self._across_groups()
 
     def _planned(self, shape: TileShape, **changes: Any) -> DataPlan:
         return replace(self.base, block=shape.tile, tile=shape.tile, width=shape.width, **changes)
@@ -147,6 +147,9 @@ class DataCandidates:
         (cycles, packed), *at_once = self.packed_along_outputs()
         less = self._unaligned_saves(packed)
         if prod(self.problem.taps) > 1 and not self.sharing:
+            from convgrad.plan.in_place.choose_flat_data import flat_data_candidates
+            from convgrad.plan.in_place.choose_row_data import row_data_candidates
+
             whole = replace(packed, i_block=max(1, self.channels_in), pixels=False, pixel_major=self.pixel_major)
             flat = list(flat_data_candidates(whole_blocks(packed), cycles, self.machine))
             in_place = flat or list(row_data_candidates(self.problem, self.machine, whole))
@@ -156,7 +159,10 @@ class DataCandidates:
             parts = prod(packed.tile[1:-1]) > 1 and packed.tile[-1] < self.axes[-1].count
             if parts:  # of rows, in place if they can be
                 cycles = max([cycles, *(other for other, _ in in_place)])
-        yield from pointwise_candidates(whole_blocks(packed), cycles, self.machine)
+        if packed.taps == 1:
+            from convgrad.plan.in_place.choose_pointwise import pointwise_candidates
+
+            yield from pointwise_candidates(whole_blocks(packed), cycles, self.machine)
         yield cycles - less, packed
         yield from at_once
 
@@ -190,14 +196,20 @@ class DataCandidates:
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
         along_outputs = self._planned(shape, pixels=True, pixel_major=False, i_block=i_block)
         cycles = groups * shape.cycles + cost
-        whole = self._planned(shape, i_block=max(1, self.channels_in))
         yield cycles, along_outputs
+        if problem.unknown is Unknown.Y or problem.stride[-1] == 1:
+            return
+        from convgrad.plan.few_channels.choose_folded import folded_candidates
+
+        whole = self._planned(shape, i_block=max(1, self.channels_in))
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
             yield cycles + cost, replace(plan, i_block=even_share(self.channels_in, most))
 
     def _across_groups(self) -> Iterator[Predicted]:
         """Vectors of channels of several groups."""
+        from convgrad.plan.groups.turned_data import TurnedDataPlan, can_turn, worth_turning
+
         problem, lanes, inner = self.problem, self.lanes, self.axes[-1]
         channels = self.channels_in, self.channels_out
         depth = self.channels[0] * prod(problem.taps) / self.phases
@@ -229,6 +241,8 @@ class DataCandidates:
             across = as_kind(TurnedDataPlan, self._planned(shape, spread=True, pixel_major=True, lane_groups=many))
         yield self.phases * shape.cycles + cost, across
         if reads_in_place(across):
+            from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
+
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)
 
 

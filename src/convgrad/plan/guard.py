@@ -11,17 +11,15 @@ from math import prod
 from typing import TYPE_CHECKING, cast
 
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.few_channels.folded import FoldedPlan
-from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
-from convgrad.plan.few_channels.patch_data import PatchDataPlan
-from convgrad.plan.few_channels.phase_lanes import PhaseLanesPlan
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.values import frozen
 
 if TYPE_CHECKING:
     from convgrad.plan.choose import Plan
+    from convgrad.plan.depthwise.plane_data import PlaneDataPlan
     from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
+    from convgrad.plan.general.data import DataPlan
     from convgrad.plan.general.weights import WeightsPlan
 
 COPIED_FOR = 2  # numbers that are read and written, not only read
@@ -50,24 +48,17 @@ class Guard:
     keeps_weights: bool = False  # they are added to, and were copied before
 
 
-def problem_of(plan: Plan) -> ConvProblem:
-    """What a plan solves, where `problem` is not that but a grid of which it computes some."""
-    if isinstance(plan, FoldedPlan | PhaseLanesPlan):
-        return plan.unfolded
-    return plan.patches if isinstance(plan, PatchDataPlan) else plan.problem
-
-
 def guard_of(plan: Plan) -> Guard | None:
     """None where every product is one of the definition."""
-    problem = problem_of(plan)
-    leaves_out = isinstance(plan, LaneSumsPlan) and plan.reads_in_place  # what meets no image
-    if 0 in problem.shapes["w"] or leaves_out:
+    problem = plan.asked
+    if 0 in problem.shapes["w"]:
         return None
     if problem.unknown is Unknown.W:
         sums = cast("WeightsPlan | PlaneWeightsPlan", plan)
         return _of_weights(problem, along_windows=sums.ALONG_WINDOWS)
-    guard = _of_data(problem)
-    if isinstance(plan, PhaseLanesPlan) and plan.some_lack_taps:  # zeros in their place meet y
+    data = cast("DataPlan | PlaneDataPlan", plan)
+    guard = None if data.leaves_out_borders else _of_data(problem)
+    if data.some_lack_taps:  # zeros in their place meet y
         return Guard(before=(whole(problem, "y"), *((whole(problem, "w"),) if guard else ())))
     return guard
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.plan.data_candidates import picks_once, sums_taps_inside
-from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES
-from convgrad.plan.groups.turned_data import TurnedDataPlan, known_axes
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import FEW_CHANNELS
 
@@ -18,12 +16,10 @@ MOST_WRITTEN = 1024  # and of outputs along an axis; more takes seconds to compi
 
 def unrolled_axes(plan: DataPlan, machine: Machine) -> int:
     """Innermost axes whose taps are worth writing out: where few input channels leave little to loop over."""
-    if isinstance(plan, FoldedPlan):
-        return 0
+    if plan.known_axes is not None:
+        return plan.known_axes
     if not plan.spread and sums_taps_inside(plan, machine):
         return 1
-    if isinstance(plan, TurnedDataPlan):
-        return known_axes(plan)
     if plan.spread and plan.in_channels > 1:
         return int(picks_once(plan.in_channels, plan.axes[-1]))
     if plan.in_channels > FEW_CHANNELS or plan.channel_unit > 1 or not (plan.spread or plan.pixels):

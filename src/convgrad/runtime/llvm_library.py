@@ -1,8 +1,8 @@
 """Object code by the functions of llvmlite's library, called as they are.
 
-`llvmlite.binding` says the same in Python. Importing it also imports llvmlite's own builder of IR, zip files and temporary
-folders: 20 of the 30 ms that LLVM takes to come into a process, in which a whole kernel is compiled. It is what
-`runtime.jit` uses for all else, and for this where the library is not one that is known here.
+`llvmlite.binding` says the same in Python. Importing it also imports llvmlite's own builder of IR, zip files and
+temporary folders: 20 of the 30 ms that LLVM takes to come into a process. `runtime.jit` uses it for all else, and for
+this where the library is not one that is known here.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.zeroing import emit_zero
@@ -12,10 +13,12 @@ from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
 from convgrad.codegen.outputs.sums import ChannelSums, pairwise
-from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.values import frozen
+
+if TYPE_CHECKING:
+    from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 
 
 @frozen

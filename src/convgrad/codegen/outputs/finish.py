@@ -14,9 +14,7 @@ from convgrad.codegen.module import round64
 from convgrad.codegen.outputs.bias import finish_bias
 from convgrad.codegen.outputs.sums import across, pairwise
 from convgrad.codegen.stages import Places
-from convgrad.plan.few_channels.run_weights import RunWeightsPlan
 from convgrad.plan.general.weights import WeightsPlan
-from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.values import replace
 
 
@@ -73,7 +71,7 @@ def write_rows(
     group, k, c = p.w_strides[:3]
     lane_step, row_step = (k, c) if plan.rows_shift else (c, k)
     first_lane: Index = 0
-    of_run = isinstance(plan, RunWeightsPlan)  # whose lanes are the taps of the innermost axis, too
+    of_run = plan.lanes_along_taps
     taps, (step, of_row) = [], plan.sum_steps
     for extent, stride in [*zip(p.taps, p.w_strides[3:], strict=True)][-2 if of_run else -1 :: -1]:
         taps.append(Dim(extent, step, stride))
@@ -103,11 +101,11 @@ def write_rows(
             return
         unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
 
-    if not (isinstance(plan, GroupWeightsPlan) and plan.lanes % plan.lane_count):
+    many = plan.groups_of_part
+    if not many:
         unpack(target, lanes, first_lane)
         return
     of_groups, of_lanes = lanes  # vector by vector, of which lanes are left over
-    many = plan.vector_groups
     vectors = b.floor_div(of_groups.extent, many)
     unpack(target, [Dim(vectors, plan.lanes, many * group), replace(of_groups, extent=many), of_lanes], 0)
     if p.groups % many:

@@ -18,7 +18,7 @@ from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.module import CALL_FIELDS, VERDICT, Fallback, KernelModule, Stage, round64
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.codegen.watch.scan import any_nan, any_not_finite
-from convgrad.plan.guard import Box, Guard, guard_of, problem_of
+from convgrad.plan.guard import Box, Guard, guard_of
 from convgrad.plan.inside import InsidePlan, inside_plan, kept_bytes
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.values import replace
@@ -32,7 +32,7 @@ def guarded(plan: Plan, module: KernelModule) -> KernelModule:
     guard = guard_of(plan)
     if guard is None:
         return module
-    p, isa = problem_of(plan), plan.isa
+    p, isa = plan.asked, plan.isa
     kept = round64(module.shared_bytes) if guard.keeps_weights else None
     inside = inside_plan(p, isa, plan.lanes, module.most_tasks, kept)
     more, stages = Module("guard."), module.stages
@@ -51,7 +51,7 @@ def guarded(plan: Plan, module: KernelModule) -> KernelModule:
 def shared_with_guard(plan: Plan, shared_bytes: int) -> int:
     """Shared memory of such a kernel, its fallback included."""
     guard = guard_of(plan)
-    return round64(shared_bytes) + kept_bytes(problem_of(plan)) if guard and guard.keeps_weights else shared_bytes
+    return round64(shared_bytes) + kept_bytes(plan.asked) if guard and guard.keeps_weights else shared_bytes
 
 
 def lower_inside(plan: InsidePlan) -> KernelModule:

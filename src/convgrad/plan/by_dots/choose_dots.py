@@ -22,7 +22,7 @@ from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.block_costs import PANEL_BYTES, in_planes
 from convgrad.plan.general.blocks import best_blocks, even_share, packing_cost
 from convgrad.plan.general.data_in_place import rows_of_l1
-from convgrad.plan.groups.turned_data import can_turn, known_axes
+from convgrad.plan.groups.turned_data import axes_of_few_taps, can_turn
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, bursts_of, cuts, dot_cycles, most_rows
@@ -208,7 +208,7 @@ def _across_groups(base: DotDataPlan, machine: Machine) -> tuple[float, TurnedDo
         cycles += prod(p.shapes[name]) * (turn if abs(p.strides[name][2]) > abs(p.strides[name][-1]) else move)
     if abs(p.strides[solved][2]) > abs(p.strides[solved][-1]):
         cycles *= TIE_IN_ROWS
-    return cycles, replace(plan, unroll=known_axes(plan), blocks_per_task=plan.lane_blocks)
+    return cycles, replace(plan, unroll=axes_of_few_taps(plan), blocks_per_task=plan.lane_blocks)
 
 
 def _moving(problem: ConvProblem, given: str, solved: str, two: int) -> float:

@@ -22,6 +22,7 @@ class DepthwiseDataPlan(DataPlan):
     """
 
     KIND = "across groups, rows together"
+    FINISHED = True
     reads_again: ClassVar[bool] = True  # every row of a tile reads what it meets
 
     @property

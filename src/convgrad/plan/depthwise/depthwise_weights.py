@@ -27,6 +27,8 @@ class DepthwiseWeightsPlan(WeightsPlan):
     taps after the other, those of planes that x has. With one axis, images are rows.
     """
 
+    FINISHED = True
+
     rows: int  # windows of a tile
     columns: int
     tap_rows: int  # of a tile: all, or fewer

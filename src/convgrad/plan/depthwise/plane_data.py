@@ -30,6 +30,9 @@ class PlaneDataPlan:
 
     KIND: ClassVar[str] = "along outputs of planes"
     ON_UNITS: ClassVar[bool] = False
+    OF_PLANES: ClassVar[bool] = True
+    leaves_out_borders: ClassVar[bool] = False
+    some_lack_taps: ClassVar[bool] = False
 
     problem: ConvProblem
     isa: str
@@ -44,6 +47,11 @@ class PlaneDataPlan:
     run: int  # groups of a task
     masks: bool  # the last vector of a row is stored under a mask
     reasons: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> ConvProblem:
+        """What is solved."""
+        return self.problem
 
     @property
     def kind(self) -> str:
@@ -74,6 +82,11 @@ class PlaneDataPlan:
     def width(self) -> int:
         """Outputs of a row in a register tile, of each phase."""
         return self.vectors * self.lanes
+
+    @property
+    def tile(self) -> Ints:
+        """Outputs of a register tile, of each phase, along the last axis but one and the innermost."""
+        return self.rows, self.width
 
     @property
     def slab(self) -> PlaneSlab:

@@ -33,6 +33,7 @@ class PlaneWeightsPlan:
 
     KIND: ClassVar[str] = "along windows"
     ON_UNITS: ClassVar[bool] = False
+    FINISHED: ClassVar[bool] = True
     order: ClassVar[str] = ""  # of sums: they run over extents
     ALONG_WINDOWS: ClassVar[bool] = True
 
@@ -52,6 +53,11 @@ class PlaneWeightsPlan:
     reasons: tuple[str, ...] = ()
 
     lane_groups = 1  # a slab holds one group
+
+    @property
+    def asked(self) -> ConvProblem:
+        """What is solved."""
+        return self.problem
 
     @property
     def kind(self) -> str:

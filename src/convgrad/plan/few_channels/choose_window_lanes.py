@@ -18,7 +18,6 @@ from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import replace
 
 SPLIT = 2.0  # loads that a vector of x counts for: most cross cache lines
-MOST_SUM_BYTES = 768 * 1024  # of all sums: more are fetched and stored for longer than they are added to
 MOST_ROWS = 16  # of a tile
 NEAR_BYTES = 40 * 1024  # of slabs that stay in L1
 FETCH = 0.35  # cycles, not hidden, for a vector of a slab that comes from L2
@@ -31,12 +30,11 @@ SHARES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
 def window_lanes_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, WindowLanesPlan]]:
-    """Predicted cycles, and a plan, if sums of vectors are few enough."""
+    """Predicted cycles, and a plan."""
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     axes = window_axes(problem)
-    weights = problem.x_channels * problem.y_channels * prod(problem.taps)
-    if weights * lanes * SIZES[compute] > MOST_SUM_BYTES or axes[-1].stride > MOST_PLANES:
+    if axes[-1].stride > MOST_PLANES:
         return
     if any(axis.dilation * (axis.taps - 1) > 2 * axis.windows * axis.stride for axis in axes):
         return  # mostly zeros between

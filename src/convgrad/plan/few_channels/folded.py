@@ -22,9 +22,19 @@ class FoldedPlan(DataPlan):
     unfolded: ConvProblem
 
     @property
+    def asked(self) -> ConvProblem:
+        """Without phases."""
+        return self.unfolded
+
+    @property
     def phases(self) -> int:
         """Of the innermost axis."""
         return self.unfolded.stride[-1]
+
+    @property
+    def known_axes(self) -> int | None:
+        """None of them: taps are taken one by one in any case."""
+        return 0
 
     @property
     def lead(self) -> int:

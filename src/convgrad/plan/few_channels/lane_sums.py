@@ -30,6 +30,12 @@ class LaneSumsPlan(DataPlan):
     """
 
     KIND = "along channels of the input, added at the end"
+    FINISHED = True
+
+    @property
+    def leaves_out_borders(self) -> bool:
+        """Yes, if nothing is packed."""
+        return self.reads_in_place
 
     @property
     def runs(self) -> int:

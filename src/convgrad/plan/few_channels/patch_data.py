@@ -27,6 +27,11 @@ class PatchDataPlan(DataPlan):
     patches: ConvProblem
 
     @property
+    def asked(self) -> ConvProblem:
+        """With taps."""
+        return self.patches
+
+    @property
     def places(self) -> tuple[tuple[int, int], ...]:
         """Extent, and step in X, of channels and of each axis of taps, which number the channels of `problem`."""
         p = self.patches

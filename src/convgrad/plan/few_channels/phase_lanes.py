@@ -30,8 +30,14 @@ class PhaseLanesPlan(DataPlan):
     """
 
     KIND = "along channels of all phases"
+    OUTPUTS_ALONE = True
 
     unfolded: ConvProblem
+
+    @property
+    def asked(self) -> ConvProblem:
+        """Without phases."""
+        return self.unfolded
 
     @property
     def phases(self) -> int:

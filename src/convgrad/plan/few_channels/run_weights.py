@@ -33,8 +33,14 @@ class RunWeightsPlan(WeightsPlan):
     """
 
     KIND = "lanes along runs of taps and channels of x"
+    FINISHED = True
 
     tile_vectors: int  # of a register tile, at most: tiles are as even as they can be, as they are in channels of y
+
+    @property
+    def lanes_along_taps(self) -> bool:
+        """Yes."""
+        return True
 
     @property
     def row_tiles(self) -> Pieces:

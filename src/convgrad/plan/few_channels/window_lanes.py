@@ -24,6 +24,7 @@ class WindowLanesPlan(FlatWeightsPlan):
     """
 
     KIND = "lanes along windows"
+    FINISHED = True
     ALONG_WINDOWS = True
 
     @property

@@ -12,7 +12,7 @@ from convgrad.plan.general.room import Room, staged_channels, staged_taps
 from convgrad.plan.order import IN_TURN, in_runs, kind_and_run
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import makes_ordinary
-from convgrad.problem.conv import Ints
+from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
@@ -30,6 +30,30 @@ class DataPlan(DataSlab):
     KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
     ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
     BY_DOTS: ClassVar[bool] = False
+    OF_PLANES: ClassVar[bool] = False  # plane by plane of a single channel, with tiles of their own
+    FINISHED: ClassVar[bool] = False  # as a candidate, with blocks, and in place as far as it can be
+
+    OUTPUTS_ALONE: ClassVar[bool] = False  # blocks of outputs are all that is left to choose
+
+    @property
+    def asked(self) -> ConvProblem:
+        """What is solved, if `problem` is another form of it or a grid that holds some of its results."""
+        return self.problem
+
+    @property
+    def leaves_out_borders(self) -> bool:
+        """Whether no zero around an image meets a weight."""
+        return False
+
+    @property
+    def some_lack_taps(self) -> bool:
+        """Whether zeros stand for weights that there are not."""
+        return False
+
+    @property
+    def known_axes(self) -> int | None:
+        """Innermost axes whose taps are written out, of plans whose kind tells that."""
+        return None
 
     @property
     def kind(self) -> str:

@@ -11,7 +11,7 @@ from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
 from convgrad.plan.units import makes_ordinary
-from convgrad.problem.conv import Ints
+from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
 
 NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
@@ -32,12 +32,18 @@ class WeightsPlan(WeightsSlabs):
     KIND: ClassVar[str] = ""  # in words, of plans that are of one kind only; see `kind`
     ON_UNITS: ClassVar[bool] = False  # of a matrix unit, or of dot products
     order: ClassVar[str] = ""  # of sums: they run over extents
+    FINISHED: ClassVar[bool] = False  # as a candidate, with blocks, and in place as far as it can be
     ALONG_WINDOWS: ClassVar[bool] = False  # then zeros fill up the vectors of y, and numbers of x meet them
 
     @property
     def may_halve(self) -> bool:
         """Whether tiles may compute half of a vector of weights; kinds derived from this one have their own tiles."""
         return type(self) is WeightsPlan
+
+    @property
+    def asked(self) -> ConvProblem:
+        """What is solved."""
+        return self.problem
 
     @property
     def kind(self) -> str:
@@ -48,6 +54,16 @@ class WeightsPlan(WeightsSlabs):
     def lanes_along(self) -> str:
         """Of plans of several kinds."""
         return f"lanes along {self.lane_side}{' across groups' if self.spread else ''}"
+
+    @property
+    def groups_of_part(self) -> int:
+        """Whole groups in a vector that has lanes left over, or 0 if none has."""
+        return 0
+
+    @property
+    def lanes_along_taps(self) -> bool:
+        """Whether those of the innermost axis are lanes beside channels."""
+        return False
 
     # --- sums
 

@@ -24,6 +24,7 @@ class GroupWeightsPlan(WeightsPlan):
     """
 
     KIND = "lanes along x across groups, y picked"
+    FINISHED = True
 
     taps_together: int  # of a tile, in the order of all taps
     tile_rows: int  # channels of y in a tile
@@ -32,6 +33,11 @@ class GroupWeightsPlan(WeightsPlan):
     def vector_groups(self) -> int:
         """Groups in a vector of x."""
         return self.lanes // self.lane_count
+
+    @property
+    def groups_of_part(self) -> int:
+        """Those, if they do not fill it."""
+        return self.vector_groups if self.lanes % self.lane_count else 0
 
     @property
     def fetches_ahead(self) -> bool:

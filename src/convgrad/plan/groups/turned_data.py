@@ -29,6 +29,11 @@ class TurnedDataPlan(DataPlan):
         """Channels of a group, which are sums of a position."""
         return self.out_channels
 
+    @property
+    def known_axes(self) -> int | None:
+        """Those of few taps: sums have the same order in any case."""
+        return axes_of_few_taps(self)
+
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         DataPlan.validate(self)
@@ -48,8 +53,8 @@ def can_turn(given: int, solved: int, lanes: int) -> bool:
     return 1 < given == solved <= lanes and given & (given - 1) == 0 == lanes % given
 
 
-def known_axes(plan: DataPlan) -> int:
-    """Innermost axes of few taps, which are written out for each phase: sums have the same order in any case."""
+def axes_of_few_taps(plan: DataPlan) -> int:
+    """Innermost ones that are written out for each phase."""
     products = plan.in_channels
     for count, axis in enumerate(reversed(plan.axes[1:])):
         products *= axis.taps

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import LINE, LOOK, MOVE
-from convgrad.plan.few_channels.choose_window_lanes import MOST_BODIES, MOST_ROWS, MOST_SUM_BYTES, SLAB_BYTES
+from convgrad.plan.few_channels.choose_window_lanes import MOST_BODIES, MOST_ROWS, SLAB_BYTES
 from convgrad.plan.general.block_costs import CLAIM
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_VECTOR
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan, alike
@@ -50,8 +50,6 @@ def in_place_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tupl
     weights = problem.x_channels * problem.y_channels * prod(problem.taps)
     masked = machine.lanes_f32 * 4 == LINE  # as instruction sets with masks are
     if not masked or not weights or not (alike(problem) or rows_in_memory(problem)):
-        return
-    if weights * lanes * SIZES[compute] > MOST_SUM_BYTES:
         return
     axes = window_axes(problem)
     plan = InPlaceWeightsPlan(

@@ -18,6 +18,7 @@ class FlatDataPlan(DataPlan):
     """
 
     KIND = "along outputs, in place"
+    FINISHED = True
 
     vectors: int  # side by side in a tile
 

@@ -26,6 +26,7 @@ class RowDataPlan(FoldedPlan):
     """
 
     KIND = "along outputs, rows in place"
+    FINISHED = True
 
     @property
     def phases(self) -> int:

@@ -37,6 +37,7 @@ class RowProductsPlan(DataPlan):
     """
 
     KIND = "along channels and taps of whole images, added at the end"
+    FINISHED = True
 
     piece: int  # vectors of a row that tiles go through at a time
 
