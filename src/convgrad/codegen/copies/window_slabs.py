@@ -93,13 +93,21 @@ class WindowSlabs:
         self._zero_border(b, at.scratch, plan.row_slab_size, self.row_tensor, starts)
         self._each_band(b, self.row_tensor, lambda bands: self._pack_row_bands(b, at, starts, bands))
 
-    def _pack_row_bands(self, b: Builder, at: Places, starts: list[Index], bands: Bands) -> None:
+    def pack_tile_rows(self, b: Builder, at: Places, starts: list[Index], row: Index, count: Index) -> None:
+        """Some rows of the task, to where those of every tile are."""
+        self._pack_row_bands(b, at, starts, {}, (b.add(self.first_row, row), count))
+
+    def _pack_row_bands(
+        self, b: Builder, at: Places, starts: list[Index], bands: Bands, some: tuple[Index, Index] | None = None
+    ) -> None:
+        """All rows of the task, or from a row on so many."""
         plan = self.plan
         strides, channel_step = plan.row_slab
         group, channel = self.tensor_strides[self.row_tensor][1:3]
         dims, source, target = self._box(b, starts, self.row_tensor, strides, bands)
-        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
-        source = b.add(source, b.dot([(self.bundle, plan.lane_groups * group), (self.first_row, channel)]))
+        all_rows = self.first_row, b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        first, count = some or all_rows
+        source = b.add(source, b.dot([(self.bundle, plan.lane_groups * group), (first, channel)]))
         tensor = b.at(at.of(self.row_tensor), source, STORAGE[plan.problem.dtype])
         packed = b.at(at.scratch, target, self.kind)
         copy = self._copy()

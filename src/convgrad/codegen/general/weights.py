@@ -45,6 +45,7 @@ class SumsStage(WindowSlabs):
         self.tile = self._tile()
         self.ahead: WeightsAhead | None = None  # of the task that is being written
         self.own: OwnSums | None = None  # likewise
+        self.only: tuple[Index, int] | None = None  # the first row, and how many, if rows are packed as they are met
         self.fresh: bool | Value = False  # whether no block of the chunk was summed before
 
     @property
@@ -158,21 +159,40 @@ class SumsStage(WindowSlabs):
                 bias.add_block(b, starts)
             if self.own is not None:
                 self.own.number = number
-            if not (plan.direct or plan.rows_in_place):
+            if not (plan.direct or plan.rows_in_place or plan.rows_as_met):
                 self._pack_rows(b, at, starts)
             if not (plan.direct or plan.lanes_in_place):
                 self._pack_lanes(b, at, lanes, starts)
             if self.ahead is not None:
-                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1))
+                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1), number)
             if plan.direct:
                 self._in_place(b, at, starts)
                 return
             rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
-            self._multiply(b, at, rows, lanes, starts)
+            if plan.rows_as_met:
+                self._multiply_as_met(b, at, lanes, starts)
+            else:
+                self._multiply(b, at, rows, lanes, starts)
 
         b.loop(first, last, block, name="block")
         if self.own is not None:
             self.own.finish(b)
+
+    def _multiply_as_met(self, b: Builder, at: Places, lanes: Value, starts: list[Index]) -> None:
+        """A block of windows, tile by tile of the rows, which are packed for that."""
+        plan = self.plan
+        count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
+        whole = b.mul(b.floor_div(count, plan.row_channels), plan.row_channels) if plan.rest_rows else count
+
+        def of_tile(row: Index, rows: int) -> None:
+            self.only = row, rows
+            self.pack_tile_rows(b, at, starts, row, rows)
+            self._multiply(b, at, at.scratch, lanes, starts)
+
+        b.loop(0, whole, lambda row, _: of_tile(row, plan.row_channels), step=plan.row_channels, name="rows")
+        if plan.rest_rows:
+            with b.when(b.compare("slt", whole, count)):
+                of_tile(whole, plan.rest_rows)
 
     def _multiply(self, b: Builder, at: Places, rows: Value, lanes: Value, starts: list[Index]) -> None:
         """A block of windows, for all lane blocks of the task."""

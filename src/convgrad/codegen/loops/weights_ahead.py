@@ -15,6 +15,7 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.values import frozen
 
+PAGE = 4096  # bytes
 NEXT_BYTES = 4 * 1024 * 1024  # of a tensor of rows, from where on a tile asks for those of the next one
 MOST_LINES = 4  # of an operand, in a step
 
@@ -29,13 +30,19 @@ class WeightsAhead:
     first_block: Index
     most: int = 1  # lines, of rows and lanes together, in a step
     bases: list[Value] = field(default_factory=list)  # where the operands of the next block begin in memory
+    here: list[Value] = field(default_factory=list)  # likewise of the present one, if rows are packed as they are met
 
-    def begin(self, b: Builder, at: Places, number: Index) -> None:
-        """From now on tiles fetch block `number`."""
-        plan = self.plan
+    def begin(self, b: Builder, at: Places, number: Index, present: Index = 0) -> None:
+        """From now on tiles fetch block `number`, from the present one."""
+        self.bases = self._begins(b, at, number)
+        if self.plan.rows_as_met:
+            self.here = self._begins(b, at, present)
+
+    def _begins(self, b: Builder, at: Places, number: Index) -> list[Value]:
+        """Where the operands of a block begin."""
+        plan, bases = self.plan, []
         places = b.split(number, plan.block_grid)
         starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
-        self.bases = []
         for tensor, channel, _ in self._operands(b):
             strides = self.strides_of(tensor)
             origins = starts
@@ -47,7 +54,8 @@ class WeightsAhead:
             steps = (strides[0], *strides[3:])
             place = b.dot(list(zip(origins, steps, strict=True)), b.mul(self.bundle, plan.lane_groups * strides[1]))
             place = b.add(place, b.mul(channel, strides[2]))
-            self.bases.append(b.beyond(at.of(tensor), b.mul(place, SIZES[plan.problem.dtype])))
+            bases.append(b.beyond(at.of(tensor), b.mul(place, SIZES[plan.problem.dtype])))
+        return bases
 
     def strides_of(self, tensor: str) -> tuple[int, ...]:
         """By which blocks are found in a tensor."""
@@ -67,6 +75,12 @@ class WeightsAhead:
                 Ahead((box,), plan.tile_steps, tiles, MOST_LINES).walk(b, number, [base])
                 for box, number, base in zip(boxes, numbers, self.bases, strict=True)
             ]
+        if plan.rows_as_met and NextRows.wanted(plan):
+            following = b.add(row, plan.row_channels)
+            own = b.beyond(self.here[0], b.mul(following, SIZES[plan.problem.dtype] * _row_steps(plan)[1]))
+            first = b.select(b.compare("slt", following, plan.share_rows), own, self.bases[0])
+            lanes = Ahead(boxes[1:], plan.tile_steps, tiles, self.most).complete()
+            return [NextRows.of(plan, first), lanes.walk(b, number, self.bases[1:])]
         return [Ahead(boxes, plan.tile_steps, tiles, self.most).complete().walk(b, number, self.bases)]
 
     def _operands(self, b: Builder) -> Iterator[tuple[str, Index, int]]:
@@ -85,7 +99,7 @@ class WeightsAhead:
 
 @frozen
 class NextRows(Walk):
-    """What a tile fetches whose rows are planes read in place: the same windows of the next tile's rows.
+    """What a tile fetches whose rows are planes it meets alone: the same windows of the next tile's rows.
 
     Runs of a row in a block are too short for the processor to find out where they go on. While a line of every row is
     multiplied, one of each of the following rows is asked for.
@@ -100,12 +114,16 @@ class NextRows(Walk):
 
     @staticmethod
     def wanted(plan: WeightsPlan) -> bool:
-        """Whether rows are such, and come from memory; blocks are one run, and each of them meets one tap."""
-        axes, channel = plan.row_slab
+        """Whether rows are such, and come from memory; blocks are one run, and each of them meets one tap.
+
+        Rows that are packed as they are met, from pages of their own: the processor follows them through fewer.
+        """
+        window, channel = _row_steps(plan)
         size = SIZES[plan.problem.dtype]
-        window = abs(axes[-1]) * (plan.axes[-1].stride if plan.rows_shift else 1) * size
         tensor = prod(plan.problem.shapes["x" if plan.rows_shift else "y"]) * size
-        planes = plan.rows_in_place and 0 < 2 * window <= LINE <= abs(channel) * size
+        apart = LINE if plan.rows_in_place else PAGE
+        near = plan.rows_in_place or plan.rows_as_met
+        planes = near and 0 < 2 * abs(window) * size <= LINE and apart <= abs(channel) * size
         return planes and tensor > NEXT_BYTES and plan.taps == 1 == prod(plan.block[:-1])
 
     def begin(self, b: Builder) -> None:
@@ -114,8 +132,7 @@ class NextRows(Walk):
     def go_on(self, b: Builder, done: Index) -> None:
         """After so many windows of the block."""
         plan, size = self.plan, SIZES[self.plan.problem.dtype]
-        step = size * plan.row_slab[0][-1] * (plan.axes[-1].stride if plan.rows_shift else 1)
-        channel = size * plan.row_slab[1]
+        step, channel = (size * step for step in _row_steps(plan))
         together = 1 << (LINE // abs(step)).bit_length() - 1  # windows of a line
         turn = b.binary("and", index(done), index(together - 1))
         place = b.mul(b.sub(done, turn), step)
@@ -123,3 +140,9 @@ class NextRows(Walk):
         for more in range(each):
             row = b.minimum(b.add(b.mul(turn, each), more), plan.row_channels - 1)
             b.prefetch(b.beyond(self.first, b.add(place, b.mul(row, channel))), keep=3)
+
+
+def _row_steps(plan: WeightsPlan) -> tuple[int, int]:
+    """In the tensor of the rows, from what a tap meets of one window to the next, and from channel to channel."""
+    strides = plan.problem.strides["x" if plan.rows_shift else "y"]
+    return strides[-1] * (plan.axes[-1].stride if plan.rows_shift else 1), strides[2]

@@ -40,8 +40,15 @@ class WindowSweep:
         self.paces = row_major(plan.block, 1)
 
     def run(self) -> None:
-        """All tiles: those of so many row channels, then the last one of the rest."""
-        b, plan, count, rest = self.b, self.plan, self.last_row, self.plan.rest_rows
+        """All tiles: those of so many row channels, then the last one of the rest; or only that which is packed."""
+        b, plan = self.b, self.plan
+        if self.stage.only:
+            self.first_row, rows = self.stage.only
+            self.last_row = b.add(self.first_row, 1)
+            self._with_tile(rows)
+            self._taps(0, (0, 0), 0, [])
+            return
+        count, rest = self.last_row, plan.rest_rows
         if rest:
             self.last_row = b.mul(b.floor_div(count, plan.row_channels), plan.row_channels)
         self._with_tile(plan.row_channels)
@@ -153,7 +160,7 @@ class WindowSweep:
     def _walks(self, shift: Shift, tap: Index, row: Index) -> list[Walk]:
         """What a tile fetches on its way."""
         b, plan, stage = self.b, self.plan, self.stage
-        if NextRows.wanted(plan):
+        if plan.rows_in_place and NextRows.wanted(plan):
             most = b.sub(b.minimum(b.sub(plan.row_count, stage.first_row), plan.share_rows), plan.row_channels)
             following = b.minimum(b.add(row, plan.row_channels), b.maximum(most, 0))
             return [NextRows.of(plan, self._rows_at(shift, following))]
@@ -166,6 +173,8 @@ class WindowSweep:
     def row_at(self, row: Index) -> Index:
         """Where the slab of the row side has a channel."""
         b, plan, channel_step = self.b, self.plan, self.plan.row_slab[1]
+        if plan.rows_as_met:
+            return 0
         if plan.row_run == plan.share_rows:
             return b.mul(row, channel_step)
         run = b.floor_div(row, plan.row_run)

@@ -17,6 +17,7 @@ from convgrad.values import frozen
 NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
 PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
+MET_BYTES = 76 * 1024  # of lanes that tiles of other rows read again, which are half as many at most
 SLOW_WINDOWS = 64  # that a weight is a sum of, from which on tiles write parts of lines slowly enough for memory
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
@@ -44,6 +45,16 @@ class WeightsPlan(WeightsSlabs):
     def asked(self) -> ConvProblem:
         """What is solved."""
         return self.problem
+
+    @property
+    def rows_as_met(self) -> bool:
+        """Where the one tap meets planes, and rows once; or, of 16 bits, for every block of lanes, which are near."""
+        others = self.spread or self.direct or self.rows_in_place or self.x_pixel_major
+        once = self.taps == 1 and not any(axis.clipped for axis in self.axes)
+        if type(self) is not WeightsPlan or others or not once:
+            return False
+        lanes, rows, narrow = self.lane_slab_size, self.row_slab[1] * self.share_rows, SIZES[self.problem.dtype] == 2
+        return self.share_blocks == 1 or (narrow and 2 * lanes <= rows and self.packed_bytes * lanes <= MET_BYTES)
 
     @property
     def kind(self) -> str:

@@ -122,6 +122,11 @@ class WeightsSlabs(WeightsBlocks):
         return strides, plane + (-plane % 16) + 16
 
     @property
+    def rows_as_met(self) -> bool:
+        """Whether a slab holds the rows of one tile, packed right before that needs them: so it stays in L1."""
+        return False
+
+    @property
     def row_slab_size(self) -> int:
         """All of it."""
         if self.rows_in_place:
@@ -130,7 +135,7 @@ class WeightsSlabs(WeightsBlocks):
         extent = self.x_extent if self.rows_shift else self.block
         if self.spread or self.x_pixel_major:
             return strides[0] * extent[0] * -(-self.share_rows // self.row_run)
-        return channel * self.share_rows
+        return channel * (self.row_channels if self.rows_as_met else self.share_rows)
 
     # --- of the lane side
 
