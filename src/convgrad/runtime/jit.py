@@ -1,4 +1,4 @@
-"""LLVM: IR text in, machine code out. The only user of llvmlite.binding, imported on first use (it costs 50 ms)."""
+"""LLVM: IR text in, machine code out. The only user of llvmlite.binding, imported where the library will not do."""
 
 from __future__ import annotations
 
