@@ -152,8 +152,8 @@ def library() -> Library | None:
     """None where it is not one that is known here."""
     import llvmlite
 
-    release, minor = llvmlite.__version__.split(".")[:2]
-    if not sys.platform.startswith("linux") or release != "0" or int(minor) not in KNOWN:
+    known = any(llvmlite.__version__.startswith(f"0.{minor}.") for minor in KNOWN)
+    if not (known and sys.platform.startswith("linux")):
         return None
     try:
         return Library(os.path.join(os.path.dirname(llvmlite.__file__), "binding", "libllvmlite.so"))
