@@ -17,7 +17,7 @@ from convgrad.values import frozen
 NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
 PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
-MET_BYTES = 76 * 1024  # of lanes that tiles of other rows read again, which are half as many at most
+MET_BYTES = 76 * 1024  # of the lanes of several blocks that every tile of rows, which take twice as much, reads again
 SLOW_WINDOWS = 64  # that a weight is a sum of, from which on tiles write parts of lines slowly enough for memory
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
