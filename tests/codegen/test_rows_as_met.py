@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.emitted import each_isa
+from codegen.buffers import StridedArray
+from codegen.emitted import HOST_ISAS, each_isa, run_here
 from codegen.random_problems import check_plan
 from codegen.test_sides_in_place import problem_of, shared_out
 from convgrad.codegen.copies.window_slabs import WindowSlabs
@@ -100,9 +101,6 @@ def test_which_rows_are_packed_as_they_are_met(problem, wanted):
 
 def test_sums_have_the_order_of_rows_that_are_packed_at_once(rng, monkeypatch):
     """Sums are rounded, so that any other order shows."""
-    from codegen.buffers import StridedArray
-    from codegen.emitted import HOST_ISAS, run_here
-
     machine = machine_for(HOST_ISAS[-1])
     problem = problem_of((100, 17), (9, 14), batch=3, **ROUND | {"out_dtype": "f32"})
     arrays = [StridedArray(problem.shapes[name], problem.strides[name], np.float16) for name in "xy"]

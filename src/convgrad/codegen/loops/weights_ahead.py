@@ -35,8 +35,13 @@ class WeightsAhead:
     def begin(self, b: Builder, at: Places, number: Index, present: Index = 0) -> None:
         """From now on tiles fetch block `number`, from the present one."""
         self.bases = self._begins(b, at, number)
-        if self.plan.rows_as_met:
+        if self._by_tiles:
             self.here = self._begins(b, at, present)
+
+    @property
+    def _by_tiles(self) -> bool:
+        """Whether a tile fetches the rows of the next one, which are packed when that meets them."""
+        return self.plan.rows_as_met and NextRows.wanted(self.plan)
 
     def _begins(self, b: Builder, at: Places, number: Index) -> list[Value]:
         """Where the operands of a block begin."""
@@ -75,7 +80,7 @@ class WeightsAhead:
                 Ahead((box,), plan.tile_steps, tiles, MOST_LINES).walk(b, number, [base])
                 for box, number, base in zip(boxes, numbers, self.bases, strict=True)
             ]
-        if plan.rows_as_met and NextRows.wanted(plan):
+        if self._by_tiles:
             following = b.add(row, plan.row_channels)
             own = b.beyond(self.here[0], b.mul(following, SIZES[plan.problem.dtype] * _row_steps(plan)[1]))
             first = b.select(b.compare("slt", following, plan.share_rows), own, self.bases[0])

@@ -46,9 +46,7 @@ MOST_TASKS = 48
 
 
 def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneDataPlan]]:
-    """Predicted cycles and the plan, where one channel meets one and rows of the input lie side by side in memory."""
-    if problem.x_channels != 1 or problem.y_channels != 1:
-        return
+    """Predicted cycles and the plan of single channels, where rows of the input lie side by side in memory."""
     if problem.x_strides[-1] != 1 or problem.y_strides[-1] != 1 or 0 in problem.shapes["x"] + problem.shapes["y"]:
         return
     axes = gather_axes(problem)

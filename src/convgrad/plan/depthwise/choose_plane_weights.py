@@ -40,8 +40,8 @@ LINE_CYCLES = 8.0  # of arithmetic for every line that is fetched meanwhile: wit
 
 
 def plane_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, PlaneWeightsPlan]]:
-    """Predicted cycles and the plan, where one channel meets one and rows lie side by side in memory."""
-    if not (problem.x_channels == problem.y_channels == 1 and problem.x_strides[-1] == problem.y_strides[-1] == 1):
+    """Predicted cycles and the plan of single channels, where rows lie side by side in memory."""
+    if not problem.x_strides[-1] == problem.y_strides[-1] == 1:
         return
     if problem.stride[-1] > MOST_PHASES or 0 in problem.shapes["x"] + problem.shapes["y"]:
         return

@@ -39,12 +39,14 @@ FETCH = 0.35  # cycles, not hidden, for a vector from L2
 
 
 def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, RunWeightsPlan]]:
-    """Predicted cycles, and a plan, where a row of taps fills vectors that channels alone would not."""
+    """Predicted cycles, and a plan, where a row of taps side by side fills vectors that channels alone would not.
+
+    Vectors are as long as lines: shorter ones are filled better by channels.
+    """
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k, axes = problem.x_channels, problem.y_channels, window_axes(problem)
-    masked = machine.lanes_f32 * 4 == LINE  # shorter vectors are filled better by channels
-    if not masked or not c * k or axes[-1].taps < 2 or axes[-1].dilation > 1:
+    if not c * k:
         return
     filled = _filled(c * axes[-1].taps, lanes)
     if filled < WORTH * max(_filled(c, lanes), _filled(k, lanes)) or filled < WORTH_OF_GROUPS * _by_groups(

@@ -28,7 +28,7 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     `base` is the plan with vectors along outputs that packs what it reads, and takes so many cycles besides that.
     """
     p = base.problem
-    if base.taps != 1 or p.accumulate or not base.in_channels or len(base.axes) != 2 or not flat(base):
+    if p.accumulate or not base.in_channels or len(base.axes) != 2 or not flat(base):
         return
     crossing = any(step % base.lanes for step in p.strides[p.given][:3])
     if not base.fills_lines or p.bytes_of(p.given) > (MOST_CROSSING if crossing else MOST_BYTES):
