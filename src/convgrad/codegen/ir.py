@@ -35,10 +35,10 @@ class Builder(IndexArithmetic):
         """The address `offset` bytes beyond `base`, which may lie outside of everything: not to be read."""
         return base if offset == 0 else self.emit("ptr", f"getelementptr i8, {base}, {index(offset)}")  # not inbounds
 
-    def prefetch(self, address: Value, keep: int) -> None:
-        """Ask for the cache line at an address, wherever that is, to be kept in L1 (3) or L2 (2)."""
+    def prefetch(self, address: Value, keep: int, *, write: bool = False) -> None:
+        """Ask for the cache line at an address, wherever that is, to be kept in L1 (3) or L2 (2), and perhaps written."""
         self.module.declare("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"])
-        self.do(f"call void @llvm.prefetch.p0({address}, i32 0, i32 {keep}, i32 1)")
+        self.do(f"call void @llvm.prefetch.p0({address}, i32 {int(write)}, i32 {keep}, i32 1)")
 
     def hidden(self, pointer: Value) -> Value:
         """The same address, of which LLVM does not know how it came to be.

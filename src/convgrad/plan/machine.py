@@ -42,7 +42,7 @@ LEVELS = {  # from the least to the best of each architecture
     "avx512_bf16_emulated": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),  # by f32; for tests
     "avx512_bf16": Level("x86_64", "x86-64-v4", _BF16, f"{_WIDE},+avx512bf16", 16, 32, True),
     "amx_emulated": Level("x86_64", "x86-64-v4", AVX512_FLAGS, _WIDE, 16, 32, True),  # tiles by vectors; for tests
-    "amx": Level("x86_64", "x86-64-v4", _AMX, f"{_WIDE},+avx512bf16,+amx-tile,+amx-bf16", 16, 32, True),
+    "amx": Level("x86_64", "x86-64-v4", _AMX, f"{_WIDE},+avx512bf16,+amx-tile,+amx-bf16,+prfchw", 16, 32, True),
     "neon": Level("aarch64", "generic", (), "+neon", 4, 32, True),
 }
 _PORTABLE_ELSEWHERE = {  # baselines of other architectures: features, registers, fused multiply-add

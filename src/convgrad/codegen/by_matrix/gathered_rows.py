@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 
-from convgrad.codegen.by_matrix.tile_by_tile import TileByTileStages
+from convgrad.codegen.by_matrix.tile_by_tile import Block, TileByTileStages, Tiles
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
@@ -20,20 +20,22 @@ KIND, MOST_WRITTEN_OUT = STORAGE["bf16"], 32  # lines of an output
 
 
 @frozen
-class RowsAhead:
-    """Of rows that begin at some places, the line that each step of a sum meets of the present ones, `lines` apart."""
+class LineByLine:
+    """A line of each of some rows in every step of a sum, by what `see` does to it; if a condition holds."""
 
-    rows: Sequence[Value]
-    lines: Value  # a table, in numbers
+    see: Callable[[Index], None]
+    wanted: Value | None = None
 
     def begin(self, b: Builder) -> None:
         """Nothing."""
 
     def go_on(self, b: Builder, done: Index) -> None:
-        """A line of each row."""
-        line = b.mul(b.lookup(self.lines, done), BYTES["bf16"])
-        for row in self.rows:
-            b.prefetch(b.beyond(row, line), keep=2)
+        """The next line."""
+        if self.wanted is None:
+            self.see(done)
+            return
+        with b.when(self.wanted):
+            self.see(done)
 
 
 class GatheredRowsStages(TileByTileStages):
@@ -46,29 +48,99 @@ class GatheredRowsStages(TileByTileStages):
         """Taps and blocks of channels."""
         return self.plan.a_tiles
 
-    @property
-    def _given(self) -> Ints:
-        return self.in_strides[0], *self.in_strides[3:]
-
     def pack_input(self, b: Builder, at: Places) -> Value:
         """Nothing; from what tap 0 of the first output meets on."""
         place = b.mul(self.group, self.in_strides[1])
-        for axis, start, stride in zip(self.plan.axes, self.starts, self._given, strict=True):
+        for axis, start, stride in zip(self.plan.axes, self.starts, self.plan.given_steps, strict=True):
             place = b.add(place, b.mul(b.add(b.mul(start, axis.in_step), axis.phases[0].offset), stride))
         return b.at(at.of(self.input), place, KIND)
 
     def places(self) -> Ints:
         """In the tensor."""
-        return tuple(axis.in_step * stride for axis, stride in zip(self.plan.axes, self._given, strict=True))
+        return tuple(axis.in_step * stride for axis, stride in zip(self.plan.axes, self.plan.given_steps, strict=True))
 
-    def row_ahead(self, b: Builder, here: Sequence[Value]) -> RowsAhead:
-        """Line by line."""
+    def begin_block(self, b: Builder, block: Block) -> None:
+        """The first tiles, if others come while there are products."""
+        if self.plan.gathers_ahead:
+            tiles = self._in_turn(b, block, 0)
+            self.gather_rows(b, block, tiles, 0, tiles.left)
+
+    def tiles_of(self, b: Builder, block: Block, t: Index) -> Tiles:
+        """Where they lie, or where they were put while those before were multiplied."""
         plan = self.plan
-        taps = product(*(range(axis.taps) for axis in plan.axes))
-        steps = [axis.offset_step * stride for axis, stride in zip(plan.axes, self._given, strict=True)]
+        if plan.reads_rows:
+            first = b.minimum(b.mul(t, plan.together), b.sub(block.outputs, plan.together))
+            rows = b.at(block.origin, b.mul(first, plan.given_step), KIND)
+            return Tiles(first, plan.together, rows, plan.given_step, DEPTH)
+        return self._in_turn(b, block, t) if plan.gathers_ahead else super().tiles_of(b, block, t)
+
+    def walk(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> LineByLine | None:
+        """Lines of these tiles are looked at, or those of the next ones copied."""
+        plan, rows = self.plan, range(self.plan.shared_rows)
+        if plan.reads_rows:
+            places = [b.mul(b.minimum(b.add(first, row), plan.together - 1), plan.given_step) for row in rows]
+            here = [b.at(tiles.rows, place, KIND) for place in places]
+            return LineByLine(lambda done: self._look(b, here, done))
+        if not plan.gathers_ahead:
+            return None
+        following = self._in_turn(b, block, b.add(t, 1))
+        pairs = [self._row(b, block, following, b.add(first, row)) for row in rows]
+        return LineByLine(lambda done: self._copy(b, pairs, done), b.compare("slt", following.first, block.outputs))
+
+    def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
+        """What no block of lanes has seen to, since the last share of them has fewer."""
+        plan = self.plan
+        if plan.lane_blocks % plan.blocks_per_task == 0 or not (plan.reads_rows or plan.gathers_ahead):
+            return
+        if plan.reads_rows:
+
+            def look(row: Index, _: object) -> None:
+                here = b.at(tiles.rows, b.mul(row, plan.given_step), KIND)
+                b.loop(0, plan.a_tiles, lambda done, _: self._look(b, [here], done), name="line")
+
+            b.loop(first, plan.together, look, name="row")
+            return
+        following = self._in_turn(b, block, b.add(t, 1))
+        self.gather_rows(b, block, following, first, following.left)  # of none, where there are no more
+
+    def _in_turn(self, b: Builder, block: Block, t: Index) -> Tiles:
+        """Block of tiles number t, in one room or the other."""
+        return self.gathered(b, block, t, b.sub(t, b.mul(b.floor_div(t, 2), 2)))
+
+    def _row(self, b: Builder, block: Block, tiles: Tiles, number: Index) -> tuple[Value, Value]:
+        """What one of the outputs meets, and its row of A; the last of them again, where there are no more."""
+        number = b.minimum(number, self.plan.together - 1)
+        output = b.minimum(b.add(tiles.first, number), b.sub(block.outputs, 1))
+        here = b.at(block.origin, b.lookup(block.table, output), KIND)
+        return here, b.at(tiles.rows, b.mul(number, tiles.row_step), KIND)
+
+    def _look(self, b: Builder, rows: Sequence[Value], done: Index) -> None:
+        """At the line of each row that a step of a sum meets; that of later tiles is asked for."""
+        for row in rows:
+            here = b.at(row, b.mul(done, DEPTH), KIND)
+            if self.watch is not None:
+                self.watch.note_bf16(b, b.load(f"<{DEPTH} x i16>", here, 2))
+            self._ask(b, here)
+
+    def _copy(self, b: Builder, rows: Sequence[tuple[Value, Value]], done: Index) -> None:
+        """The line of each row that a step of a sum meets."""
+        plan = self.plan
+        taps = list(product(*(range(axis.taps) for axis in plan.axes)))
+        steps = [axis.offset_step * step for axis, step in zip(plan.axes, plan.given_steps, strict=True)]
         places = [sum(tap * step for tap, step in zip(each, steps, strict=True)) for each in taps]
         deep = -(-plan.in_channels // DEPTH)
-        return RowsAhead(here, b.module.table([place + d * DEPTH for d in range(deep) for place in places]))
+        lines = b.module.table([place + d * DEPTH for d in range(deep) for place in places])
+        place, channel = b.lookup(lines, done), b.mul(b.floor_div(done, len(taps)), DEPTH)
+        count = b.minimum(b.sub(plan.in_channels, channel), DEPTH) if plan.in_channels % DEPTH else None
+        for here, there in rows:
+            src = b.at(here, place, KIND)
+            self._line(b, src, b.at(there, b.mul(done, plan.a_steps[1]), KIND), count)
+            self._ask(b, src)
+
+    def _ask(self, b: Builder, here: Value) -> None:
+        """For what lies a block of tiles beyond a place."""
+        if self.plan.asks_ahead:
+            b.prefetch(b.beyond(here, self.plan.asks_ahead * BYTES["bf16"]), keep=2)
 
     def gather(self, b: Builder, here: Value, rows: Value) -> None:
         """Tap by tap, lines of 32 channels; in loops where they are many."""
@@ -83,23 +155,27 @@ class GatheredRowsStages(TileByTileStages):
             for i in range(count):
                 body(i)
 
-        def line(src: Value, dst: Value, count: int | None) -> None:
-            value = self.isa.load_bits(b, "bf16", src, DEPTH, None if count is None else index(count))
-            if self.watch is not None:
-                self.watch.note_bf16(b, value)
-            b.store(value, dst, 64)
-
         def taps(n: int, src: Value, dst: Value) -> None:
             if n < len(plan.axes):
                 inner = prod(axis.taps for axis in plan.axes[n + 1 :])
-                of_src, of_dst = plan.axes[n].offset_step * self._given[n], inner * step
+                of_src, of_dst = plan.axes[n].offset_step * plan.given_steps[n], inner * step
                 each(
                     plan.axes[n].taps,
                     lambda r: taps(n + 1, b.at(src, b.mul(r, of_src), KIND), b.at(dst, b.mul(r, of_dst), KIND)),
                 )  # fmt: skip
                 return
-            each(deep, lambda d: line(b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, of_block), KIND), None))
+            each(
+                deep,
+                lambda d: self._line(b, b.at(src, b.mul(d, DEPTH), KIND), b.at(dst, b.mul(d, of_block), KIND), None),
+            )
             if rest:
-                line(b.at(src, deep * DEPTH, KIND), b.at(dst, deep * of_block, KIND), rest)
+                self._line(b, b.at(src, deep * DEPTH, KIND), b.at(dst, deep * of_block, KIND), rest)
 
         taps(0, here, rows)
+
+    def _line(self, b: Builder, src: Value, dst: Value, count: Index | None) -> None:
+        """Of 32 channels, or the first of them: looked at and copied."""
+        value = self.isa.load_bits(b, "bf16", src, DEPTH, None if count is None else index(count))
+        if self.watch is not None:
+            self.watch.note_bf16(b, value)
+        b.store(value, dst, 64)

@@ -7,12 +7,14 @@ from itertools import product
 from math import prod
 
 from convgrad.codegen.by_matrix.across_rows import GatheredRoom
-from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
+from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep, ResultLines
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.panels import bias_at
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
+from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.loops.ahead import Fetch
+from convgrad.codegen.loops.lanes import lane_origin
 from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.stages import Places
@@ -20,6 +22,28 @@ from convgrad.plan.by_matrix.across_rows import PER_TILE
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.problem.conv import Ints
+from convgrad.values import frozen
+
+
+@frozen
+class Block:
+    """Outputs of all tasks take: what each meets lies `table` numbers beyond `origin`, and is gathered in a `room`."""
+
+    origin: Value
+    table: Value
+    outputs: Index
+    room: Value
+
+
+@frozen
+class Tiles:
+    """One or two tiles of a block: outputs from some on, their rows of A, and steps from row to row and in the sum."""
+
+    first: Index
+    left: Index
+    rows: Value
+    row_step: int
+    deep_step: int
 
 
 class TileByTileSweep(MatrixSweep):
@@ -28,20 +52,20 @@ class TileByTileSweep(MatrixSweep):
     plan: TileByTilePlan
     row_tiles = PER_TILE  # of the block that is being written
 
-    def run_tiles(self, row_tiles: int, steps: int, weights: Index) -> None:
+    def run_tiles(self, tiles: Tiles, row_tiles: int, steps: int, weights: Index) -> None:
         """Two tiles, or one that is left, with so many steps of the sum, and weights from a place on."""
-        self.row_tiles, self.steps = row_tiles, steps
+        self.tiles, self.row_tiles, self.steps = tiles, row_tiles, steps
         self._emit_tile(Spot(weights=weights))
 
     def _depth(self) -> Reduction:
         plan = self.plan
         others = plan.taps // prod(axis.taps for axis in plan.axes)  # which come between: all, or none
-        return Reduction(0, self.steps, plan.a_steps[1], others * plan.pieces * plan.width * DEPTH, pace=1)
+        return Reduction(0, self.steps, self.tiles.deep_step, others * plan.pieces * plan.width * DEPTH, pace=1)
 
     def _rows(self) -> tuple[Sequence[int], int, int]:
-        plan = self.plan
-        tile = plan.rows * plan.row_step
-        return range(0, self.row_tiles * tile, tile), plan.row_step, plan.a_steps[0]
+        plan, step = self.plan, self.tiles.row_step
+        tile = plan.rows * step
+        return range(0, self.row_tiles * tile, tile), step, plan.a_steps[0]
 
     def _sums(self) -> tuple[Sequence[int], int]:
         plan = self.plan
@@ -72,9 +96,37 @@ class TileByTileStages(GatheredRoom):
         """What one output meets, as rows of A."""
         raise NotImplementedError
 
-    def row_ahead(self, b: Builder, here: Sequence[Value]) -> Fetch:
-        """What the products of a block of lanes ask for, if they do: of what some outputs to come meet."""
-        raise NotImplementedError
+    def begin_block(self, b: Builder, block: Block) -> None:
+        """Before the first tiles: nothing."""
+
+    def tiles_of(self, b: Builder, block: Block, t: Index) -> Tiles:
+        """Block of tiles number t, gathered now."""
+        tiles = self.gathered(b, block, t, 0)
+        self.gather_rows(b, block, tiles, 0, tiles.left)
+        return tiles
+
+    def walk(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> Fetch | None:
+        """What is done while a block of lanes is multiplied, with `shared_rows` rows of tiles, from one on."""
+        return None
+
+    def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
+        """After all lanes, which have seen to rows up to one."""
+
+    def gathered(self, b: Builder, block: Block, t: Index, number: Index) -> Tiles:
+        """Block of tiles number t, if there is one, as rows in one of the rooms."""
+        plan, first = self.plan, b.mul(t, self.plan.together)
+        rows = b.at(block.room, b.mul(number, plan.a_steps[2]), "i16")
+        left = b.minimum(b.sub(block.outputs, first), plan.together)
+        return Tiles(first, left, rows, plan.row_step, plan.a_steps[1])
+
+    def gather_rows(self, b: Builder, block: Block, tiles: Tiles, first: Index, last: Index) -> None:
+        """Some rows of A."""
+
+        def row(o: Index, _: object) -> None:
+            here = b.at(block.origin, b.lookup(block.table, b.add(tiles.first, o)), "i16")
+            self.gather(b, here, b.at(tiles.rows, b.mul(o, tiles.row_step), "i16"))
+
+        b.loop(first, last, row, name="row")
 
     def _task(self, b: Builder, at: Places, task: Value) -> None:
         """Block of tiles by block of tiles, each with all lanes."""
@@ -87,40 +139,25 @@ class TileByTileStages(GatheredRoom):
         outputs: Index = 1
         for axis, start, size in zip(plan.axes, self.starts, plan.block, strict=True):
             outputs = b.mul(outputs, b.minimum(b.sub(axis.count, start), size))
-        origin, table = self.pack_input(b, at), self._table(b)
-        rows, results = (b.at(at.scratch, place, "i8") for place in (self.gathered_start, self.slab_bytes))
+        room, results = (b.at(at.scratch, place, "i8") for place in (self.gathered_start, self.slab_bytes))
+        whole = Block(self.pack_input(b, at), self._table(b), outputs, room)
 
-        def tiles(t: Index, _: object) -> None:
-            before = b.mul(t, plan.together)
-            left = b.minimum(b.sub(outputs, before), plan.together)
-
-            def row(o: Index, _: object) -> None:
-                here = b.at(origin, b.lookup(table, b.add(before, o)), "i16")
-                self.gather(b, here, b.at(rows, b.mul(o, plan.row_step), "i16"))
-
-            b.loop(0, left, row, name="row")
+        def of_tiles(t: Index, _: object) -> None:
+            tiles = self.tiles_of(b, whole, t)
 
             def phase(block: Index, number: Index) -> None:
                 share = b.add(b.mul(b.sub(block, first), plan.phases), number)
-                ahead = self._share_ahead(b, origin, table, b.add(before, plan.together), share)
-                self._phase(b, at, rows, results, before, left, block, number, ahead)
+                walk = self.walk(b, whole, tiles, t, b.mul(share, plan.shared_rows))
+                self._phase(b, at, tiles, results, block, number, walk)
 
             def lanes(block: Index, _: object) -> None:
                 b.loop(0, plan.phases, lambda number, _: phase(block, number), name="phase")
 
             b.loop(first, last, lanes, name="lanes")
+            self.end_tiles(b, whole, tiles, t, b.mul(b.sub(last, first), plan.phases * plan.shared_rows))
 
-        b.loop(0, b.floor_div(b.add(outputs, plan.together - 1), plan.together), tiles, name="tiles")
-
-    def _share_ahead(self, b: Builder, origin: Value, table: Value, after: Index, share: Index) -> Fetch | None:
-        """For the products of a block of lanes and a phase: their share of the outputs that come next in the block."""
-        plan = self.plan
-        if not plan.fetches_rows:
-            return None
-        each = -(-plan.together // (plan.blocks_per_task * plan.phases))
-        first, last = b.add(after, b.mul(share, each)), prod(plan.block) - 1
-        places = (b.lookup(table, b.minimum(b.add(first, o), last)) for o in range(each))
-        return self.row_ahead(b, [b.at(origin, place, "i16") for place in places])
+        self.begin_block(b, whole)
+        b.loop(0, b.floor_div(b.add(outputs, plan.together - 1), plan.together), of_tiles, name="tiles")
 
     def _table(self, b: Builder) -> Value:
         """Where what each output of the block meets begins."""
@@ -128,31 +165,50 @@ class TileByTileStages(GatheredRoom):
         return b.module.table([sum(index) for index in product(*([j * step for j in range(n)] for n, step in steps))])
 
     def _phase(
-        self, b: Builder, at: Places, rows: Value, results: Value, before: Index, left: Index, block: Index,
-        number: Index, ahead: Fetch | None,
-    ) -> None:  # fmt: skip
+        self, b: Builder, at: Places, tiles: Tiles, results: Value, block: Index, number: Index, walk: Fetch | None
+    ) -> None:
         """What a block of lanes makes of the rows in a phase."""
         plan = self.plan
         panel = b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.panel_step)
         weights = b.at(at.shared, panel, self.packed_kind)
         bias = bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
-        walks = (lambda: [ahead]) if ahead else None
+        walks = [walk] if walk is not None else []
         sweep = self.sweep(
-            plan, b, rows, weights, results, bias, plan.in_channels, self.starts, fresh=True, walks=walks
+            plan, b, tiles.rows, weights, results, bias, plan.in_channels, self.starts, fresh=True,
+            walks=lambda: walks,
         )  # fmt: skip
         places = self._phases(sweep.taps.strides)
         of_weights, of_output = (
             of_each[0] if plan.phases == 1 else b.lookup(b.module.table(of_each), number) for of_each in places
         )
+        target = self._target(b, of_output)
+        if plan.asks_for_results and plan.output_step is not None:
+            walks.append(self._result_lines(b, at, b.add(target, b.mul(tiles.first, plan.output_step)), block))
 
         def multiply(row_tiles: int) -> None:
-            sweep.run_tiles(row_tiles, self.steps, of_weights)
+            sweep.run_tiles(tiles, row_tiles, self.steps, of_weights)
 
+        left = tiles.left
         if isinstance(left, Value):
             b.either(b.compare("sgt", left, plan.rows), lambda: multiply(PER_TILE), lambda: multiply(1))
         else:
             multiply(-(-left // plan.rows))
-        self._write_row(b, at, results, before, left, block, of_output)
+        self._write_row(b, at, results, tiles.first, left, block, target)
+
+    def _target(self, b: Builder, place: Index) -> Index:
+        """Where the outputs of a phase begin, from its first one on."""
+        strides = (self.out_strides[0], *self.out_strides[3:])
+        for start, stride, axis in zip(self.starts, strides, self.plan.axes, strict=True):
+            place = b.add(place, b.mul(start, stride * axis.out_step))
+        return place
+
+    def _result_lines(self, b: Builder, at: Places, place: Index, block: Index) -> ResultLines:
+        """Of the outputs from one on, as many as are multiplied together."""
+        plan, dtype, step = self.plan, self.plan.problem.out_dtype, self.plan.output_step or 0
+        origin = b.add(place, lane_origin(plan, b, self.group, block, *self.out_strides[1:3]))
+        rows = range(0, plan.together * step, step)
+        first = b.at(at.of(self.output), origin, STORAGE[dtype])
+        return ResultLines(first, rows, BYTES[dtype], plan.width, -(-plan.together // self.steps))
 
     def _phases(self, weights: Sequence[int]) -> tuple[list[int], list[int]]:
         """Where the weights of each begin, and its outputs."""
@@ -167,9 +223,6 @@ class TileByTileStages(GatheredRoom):
     ) -> None:  # fmt: skip
         """Some outputs of the block, a row of them or one by one."""
         plan, step = self.plan, self.plan.output_step
-        strides = (self.out_strides[0], *self.out_strides[3:])
-        for start, stride, axis in zip(self.starts, strides, plan.axes, strict=True):
-            target = b.add(target, b.mul(start, stride * axis.out_step))
         if step is not None:
             self._write(b, at, results, b.add(target, b.mul(before, step)), [Dim(count, plan.width, step)], block)
             return

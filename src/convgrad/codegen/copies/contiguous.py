@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.copies.interleave import overlapping
@@ -51,18 +53,27 @@ class ContiguousRuns:
         def streamed(i: Index, _: object) -> None:
             copy.isa.stream(b, copy.isa.load(b, copy.src_dtype, copy.src_at(b, src, i), lanes), copy.dst_at(b, dst, i))
 
-        def two(i: Index, _: object) -> None:
+        def two(i: Index, _: object, *, streamed: bool = False) -> None:
             places = (b.add(i, n * lanes) for n in range(2))
             values = [copy.isa.load(b, copy.src_dtype, copy.src_at(b, src, place), lanes) for place in places]
-            copy.store_runs(b, [Run(values, copy.dst_at(b, dst, i))])
+            run = Run(values, copy.dst_at(b, dst, i))
+            copy.stream_run(b, run) if streamed else copy.store_runs(b, [run])
+
+        def all_pairs(body: Callable[[Index, object], None], name: str) -> Index:
+            pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes)
+            b.loop(0, pairs, body, step=2 * lanes, name=name)
+            return pairs
 
         def all_whole() -> None:
-            pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes) if copy.stores_together else 0
-            b.loop(0, pairs, two, step=2 * lanes, name="vectors")
+            pairs = all_pairs(two, "vectors") if copy.stores_together else 0
             b.loop(pairs, whole, lambda i, _: vector(i), step=lanes, name="vector")
 
         def all_streamed() -> None:
-            b.loop(0, whole, streamed, step=lanes, name="stream")
+            if not copy.stores_together:
+                b.loop(0, whole, streamed, step=lanes, name="stream")
+                return
+            pairs = all_pairs(partial(two, streamed=True), "stream")
+            b.loop(pairs, whole, lambda i, _: vector(i), step=lanes, name="vector")
 
         if copy.streams:
             b.either(copy.isa.is_aligned(b, dst), all_streamed, all_whole)

@@ -22,7 +22,7 @@ from convgrad.codegen.copies.turned_squares import TurnedSquares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
-from convgrad.codegen.outputs.results import store_exactly, store_ordinary
+from convgrad.codegen.outputs.results import store_exactly, store_ordinary, stream_runs
 from convgrad.codegen.outputs.runs import Run, rounds_together
 from convgrad.plan.costs import MOST_SKIPPED
 from convgrad.values import frozen
@@ -138,6 +138,10 @@ class Copy:
     def store_runs(self, b: Builder, runs: Iterable[Run]) -> None:
         """Round and store several vectors."""
         (store_ordinary if self.ordinary else store_exactly)(b, self.isa, self.dst_dtype, runs)
+
+    def stream_run(self, b: Builder, run: Run) -> None:
+        """Round and store vectors past the caches."""
+        stream_runs(b, self.isa, self.dst_dtype, [run], ordinary=self.ordinary)
 
     @property
     def streams(self) -> bool:

@@ -8,6 +8,7 @@ from convgrad.codegen.copies.interleave import gathered
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, lanes_of
 from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
+from convgrad.codegen.isa.conversions import bfloats_of_two
 from convgrad.codegen.outputs.rounded_by_integers import halves, store_by_integers
 from convgrad.codegen.outputs.rounded_by_processor import store_checked, store_rounded
 from convgrad.codegen.outputs.runs import (
@@ -65,13 +66,16 @@ def store_ordinary(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> Non
         store_rounded(b, isa, [waiting])
 
 
-def stream_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run]) -> None:
-    """Round runs of an even number of vectors, and store all of them past the caches, by whole vectors."""
+def stream_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run], *, ordinary: bool = False) -> None:
+    """Round runs of an even number of vectors, and store all of them past the caches, by whole vectors.
+
+    What is `ordinary` the processor may round in its own way.
+    """
     for run in runs:
         for n in range(0, len(run.vectors), 2):
             low, high = run.vectors[n : n + 2]
             place = b.at(run.address, n * lanes_of(low), STORAGE[dtype])
-            isa.stream(b, _words(b, isa, dtype, low, high), place)
+            isa.stream(b, _words(b, isa, dtype, low, high, ordinary=ordinary), place)
 
 
 def _here(b: Builder, run: Run) -> Run:
@@ -112,9 +116,9 @@ def _in_turn(b: Builder, parts: list[Value]) -> list[Value]:
     return [shuffle(b, one, other, both[start : start + many]) for start in range(0, len(both), many)]
 
 
-def _words(b: Builder, isa: Isa, dtype: str, low: Value, high: Value) -> Value:
+def _words(b: Builder, isa: Isa, dtype: str, low: Value, high: Value, *, ordinary: bool) -> Value:
     """The same in any type of 16 bits."""
     if rounds_together(dtype):
-        return halves(b, isa, low, high)
+        return bfloats_of_two(b, low, high) if ordinary and isa.bfloat else halves(b, isa, low, high)
     first, second = (isa.rounded(b, dtype, value) for value in (low, high))
     return shuffle(b, first, second, list(range(2 * lanes_of(low))))

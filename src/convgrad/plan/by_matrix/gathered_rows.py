@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
-from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
+from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan, step_of_numbers
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen
 
+SETS, MOST_SHARED = 64, 16  # of L1; lines from row to row that at most have a factor in common with them
 FORGOTTEN_BYTES = 64 * 1024  # of rows of the input that a window meets, which no L1 holds beside weights
 
 
@@ -19,7 +20,7 @@ class GatheredRowsPlan(TileByTilePlan):
     """A TileByTilePlan of bf16 with channels side by side and no taps beside the image: there is no slab.
 
     Lines of 32 channels are copied, and looked at on the way, in the order (block of 32 channels, tap, output,
-    channel). Phases, if there are any, have a tap each and meet the same.
+    channel), or looked at alone. Phases, if there are any, have a tap each and meet the same.
     """
 
     KIND = "on matrix tiles, gathered where it lies"
@@ -45,12 +46,48 @@ class GatheredRowsPlan(TileByTilePlan):
         *outer, inner = self.axes
         rows = SIZES[self.problem.dtype] * self.in_channels * inner.in_extent * prod(axis.taps for axis in outer)
         windows = prod(axis.taps / min(axis.taps, axis.in_step) for axis in outer)
-        return self.moves * (1 - 1 / windows) if self.fetches_rows and rows > FORGOTTEN_BYTES else 0.0
+        return self.moves * (1 - 1 / windows) if self.is_far and rows > FORGOTTEN_BYTES else 0.0
 
     @property
-    def fetches_rows(self) -> bool:
-        """Where L2 has not all of it."""
+    def is_far(self) -> bool:
+        """Whether L2 has not all of the input."""
         return self.problem.bytes_of(self.problem.given) > KEPT_BYTES
+
+    @property
+    def given_steps(self) -> Ints:
+        """From image to image, and from place to place of every axis, in the tensor."""
+        batch, _, _, *spatial = self.problem.strides[self.problem.given]
+        return batch, *spatial
+
+    @property
+    def given_step(self) -> int:
+        """From what one output of a block meets to what the next one does, in the tensor; 0 where steps differ."""
+        steps = (axis.in_step * stride for axis, stride in zip(self.axes, self.given_steps, strict=True))
+        return step_of_numbers(self.block, tuple(steps)) or 0
+
+    @property
+    def asks_ahead(self) -> int:
+        """Numbers of the tensor from what is multiplied or copied to what is asked for: a block of tiles further.
+
+        0 if nothing is, since L2 has it, or it does not lie equally far apart.
+        """
+        return self.together * self.given_step if self.is_far else 0
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether rows of A are read where they lie: those of one tap, of whole lines, some of which share a set of L1.
+
+        No block has fewer than a block of tiles, the last of which begins early.
+        """
+        step = self.given_step
+        least = prod(min(size, axis.count % size or size) for axis, size in zip(self.axes, self.block, strict=True))
+        whole = self.in_channels == self.a_tiles * DEPTH and least >= self.together
+        return whole and step > 0 == step % DEPTH and gcd(step // DEPTH, SETS) <= MOST_SHARED
+
+    @property
+    def gathers_ahead(self) -> bool:
+        """Whether a block of tiles is gathered while the one before is multiplied, where there are several."""
+        return not self.reads_rows and prod(self.block) > self.together
 
     @property
     def row_step(self) -> int:
@@ -64,9 +101,14 @@ class GatheredRowsPlan(TileByTilePlan):
         return tile, tile, self.a_tiles * tile
 
     @property
+    def rooms(self) -> int:
+        """For blocks of tiles that are gathered: the present one and the next."""
+        return 0 if self.reads_rows else 2 if self.gathers_ahead else 1
+
+    @property
     def gathered_size(self) -> int:
-        """Numbers of one block of tiles."""
-        return self.a_steps[2]
+        """Numbers of these."""
+        return self.rooms * self.a_steps[2]
 
     @property
     def tap_steps(self) -> Ints:

@@ -24,9 +24,9 @@ class TileByTilePlan(GatheredDataPlan):
         return False
 
     @property
-    def fetches_rows(self) -> bool:
-        """Whether what the next block of tiles meets is asked for while one is multiplied."""
-        return False
+    def shared_rows(self) -> int:
+        """Of a block of tiles, that are seen to while one block of lanes of a task is multiplied in one phase."""
+        return -(-self.together // (self.blocks_per_task * self.phases))
 
     @property
     def moves_again(self) -> float:
