@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from math import prod
 
+from convgrad.codegen.by_matrix.beside_products import LineByLine
 from convgrad.codegen.by_matrix.tile_by_tile import Block, TileByTileStages, Tiles
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -14,28 +15,8 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.problem.conv import Ints
-from convgrad.values import frozen
 
 KIND, MOST_WRITTEN_OUT = STORAGE["bf16"], 32  # lines of an output
-
-
-@frozen
-class LineByLine:
-    """A line of each of some rows in every step of a sum, by what `see` does to it; if a condition holds."""
-
-    see: Callable[[Index], None]
-    wanted: Value | None = None
-
-    def begin(self, b: Builder) -> None:
-        """Nothing."""
-
-    def go_on(self, b: Builder, done: Index) -> None:
-        """The next line."""
-        if self.wanted is None:
-            self.see(done)
-            return
-        with b.when(self.wanted):
-            self.see(done)
 
 
 class GatheredRowsStages(TileByTileStages):

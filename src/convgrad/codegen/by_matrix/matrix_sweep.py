@@ -5,46 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.copies.copying import Copy, Dim
-from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value
-from convgrad.codegen.isa.base import BYTES, STORAGE
+from convgrad.codegen.ir_module import Value
+from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot
 from convgrad.codegen.microkernels.matrix import MatrixTile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
-from convgrad.plan.costs import LINE
-from convgrad.values import frozen
-
-
-@frozen
-class ResultLines:
-    """Lines that are asked for before results are written: of rows, so many numbers beyond the first, of one size.
-
-    With `each`, so many rows in every step of the sum, else all of them before it begins.
-    """
-
-    first: Value
-    rows: Sequence[int]
-    size: int
-    width: int
-    each: int = 0
-
-    def begin(self, b: Builder) -> None:
-        """All, or none yet."""
-        for row in self.rows if not self.each else ():
-            self._ask(b, row)
-
-    def go_on(self, b: Builder, done: Index) -> None:
-        """The next rows, as far apart as those."""
-        step = self.rows[1] - self.rows[0]
-        for more in range(self.each):
-            self._ask(b, b.mul(b.minimum(b.add(b.mul(done, self.each), more), len(self.rows) - 1), step))
-
-    def _ask(self, b: Builder, row: Index) -> None:
-        for line in range(0, self.size * self.width, LINE):
-            b.prefetch(b.beyond(self.first, b.add(b.mul(row, self.size), line)), keep=3, write=True)
 
 
 class MatrixSweep(Sweep):
@@ -74,11 +42,7 @@ class MatrixSweep(Sweep):
             c_step=c_step,
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
-        walks = [*(self.walks() if self.walks else ())]
-        if plan.writes_in_place and plan.asks_for_results:
-            first = b.at(self.results, spot.result, out)
-            rows = [row + r * target[1] for row in self._sums()[0] for r in range(plan.rows)]
-            walks.append(ResultLines(first, rows, BYTES[plan.problem.out_dtype], plan.width))
+        walks = self.walks() if self.walks else ()
         tile.emit(b, a, x, results, [self._depth(), *spot.sums], fresh=self.fresh, start=self.bias, walks=walks)
         if self.room is not None:
             self._round(b.at(self.results, spot.result, out), *target)

@@ -107,7 +107,7 @@ class MatrixSums(FlatSums):
 
     def _paired(self, side: int) -> PairedCopy:
         watch = self.watches[side] if self.watches else None
-        return paired_copy(self.isa, self.plan.problem.dtype, watch, self.room)
+        return paired_copy(self.isa, self.plan.problem.dtype, watch, self.room, ahead=self.plan.asks_ahead)
 
     # --- arithmetic
 

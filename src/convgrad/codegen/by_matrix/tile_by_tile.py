@@ -7,7 +7,8 @@ from itertools import product
 from math import prod
 
 from convgrad.codegen.by_matrix.across_rows import GatheredRoom
-from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep, ResultLines
+from convgrad.codegen.by_matrix.beside_products import ResultLines
+from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.panels import bias_at
 from convgrad.codegen.ir import Builder
@@ -182,8 +183,8 @@ class TileByTileStages(GatheredRoom):
             of_each[0] if plan.phases == 1 else b.lookup(b.module.table(of_each), number) for of_each in places
         )
         target = self._target(b, of_output)
-        if plan.asks_for_results and plan.output_step is not None:
-            walks.append(self._result_lines(b, at, b.add(target, b.mul(tiles.first, plan.output_step)), block))
+        if plan.asks_for_results:
+            walks.append(self._result_lines(b, at, target, tiles, block))
 
         def multiply(row_tiles: int) -> None:
             sweep.run_tiles(tiles, row_tiles, self.steps, of_weights)
@@ -202,13 +203,13 @@ class TileByTileStages(GatheredRoom):
             place = b.add(place, b.mul(start, stride * axis.out_step))
         return place
 
-    def _result_lines(self, b: Builder, at: Places, place: Index, block: Index) -> ResultLines:
-        """Of the outputs from one on, as many as are multiplied together."""
+    def _result_lines(self, b: Builder, at: Places, target: Index, tiles: Tiles, block: Index) -> ResultLines:
+        """Of two tiles."""
         plan, dtype, step = self.plan, self.plan.problem.out_dtype, self.plan.output_step or 0
-        origin = b.add(place, lane_origin(plan, b, self.group, block, *self.out_strides[1:3]))
-        rows = range(0, plan.together * step, step)
-        first = b.at(at.of(self.output), origin, STORAGE[dtype])
-        return ResultLines(first, rows, BYTES[dtype], plan.width, -(-plan.together // self.steps))
+        lane = lane_origin(plan, b, self.group, block, *self.out_strides[1:3])
+        first = b.at(at.of(self.output), b.add(b.add(target, b.mul(tiles.first, step)), lane), STORAGE[dtype])
+        size, rows = BYTES[dtype], plan.together
+        return ResultLines(first, rows, step * size, plan.width * size, -(-rows // self.steps))
 
     def _phases(self, weights: Sequence[int]) -> tuple[list[int], list[int]]:
         """Where the weights of each begin, and its outputs."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from convgrad.codegen.copies.asking import L2
 from convgrad.codegen.copies.contiguous import ContiguousRuns
 from convgrad.codegen.copies.copying import Copy, few
 from convgrad.codegen.copies.interleave import load_every
@@ -41,6 +42,7 @@ class PairedCopy(Copy):
     watch: Watch | LeastWatch | None
     room: Value | None
     alone: bool = False  # partners, next to zeros
+    ahead: int = 0  # partners further on whose lines are asked for as rows are read
 
     @property
     def own_squares(self) -> bool:
@@ -231,7 +233,10 @@ class PairedCopy(Copy):
 
     def row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
         """A vector of numbers, which are looked at."""
-        numbers = self.load_numbers(b, self.src_at(b, src, q), PAIR * self.isa.lanes(self.compute), count)
+        place = self.src_at(b, src, q)
+        if self.ahead and self.partner:
+            b.prefetch(b.beyond(place, self.ahead * self.partner * BYTES[self.src_dtype]), L2)
+        numbers = self.load_numbers(b, place, PAIR * self.isa.lanes(self.compute), count)
         self.note(b, numbers)
         return numbers
 
@@ -316,7 +321,9 @@ class PairedCopy(Copy):
 
 
 def paired_copy(
-    isa: Isa, dtype: str, watch: Watch | LeastWatch | None, room: Value | None, partner: int = 1
+    isa: Isa, dtype: str, watch: Watch | LeastWatch | None, room: Value | None, partner: int = 1, ahead: int = 0
 ) -> PairedCopy:  # fmt: skip
     """Of bf16 or f32 so far apart."""
-    return PairedCopy(isa=isa, compute="f32", src_dtype=dtype, dst_dtype="f32", partner=partner, watch=watch, room=room)
+    return PairedCopy(
+        isa=isa, compute="f32", src_dtype=dtype, dst_dtype="f32", partner=partner, watch=watch, room=room, ahead=ahead
+    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from convgrad.codegen.copies.asking import L2
 from convgrad.codegen.copies.copying import Copy
 from convgrad.codegen.copies.paired_copies import PairedCopy
 from convgrad.codegen.copies.squares import Dim
@@ -12,6 +13,7 @@ from convgrad.codegen.copies.words import concatenated, load_bf16
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import shuffle
+from convgrad.plan.costs import LINE
 from convgrad.values import frozen
 
 CHANNELS, WINDOWS = 16, 32
@@ -110,6 +112,8 @@ class TurnedWindows:
             place = b.at(src, start + n * src_step, "i16")
             return load_bf16(b, isa, place, CHANNELS, None if channels == CHANNELS else channels)
 
+        if self.copy.ahead and part.apart is None:
+            self._ask(b, src, src_step)
         vectors = []
         for first in (*range(8), *range(HALF, HALF + 8)):
             both = concatenated(b, row(first), row(first + 8))
@@ -117,6 +121,13 @@ class TurnedWindows:
             vectors.append(both)
         for n, words in enumerate(isa.transpose_words(b, vectors)[:channels]):
             self._store(b, words, b.at(dst, n * dst_step, "i16"), part)
+
+    def _ask(self, b: Builder, src: Value, src_step: int) -> None:
+        """For lines of the windows after these: of every second one, since two squares meet each line."""
+        half = b.emit("i64", f"and {b.cast('ptrtoint', src, 'i64')}, {LINE // 2}")
+        first = b.select(b.compare("eq", half, 0), index(0), index(src_step * 2))
+        for n in range(0, WINDOWS, 2):
+            b.prefetch(b.beyond(src, b.add((WINDOWS + n) * src_step * 2, first)), L2)
 
     def _store(self, b: Builder, words: Value, dst: Value, part: _Part) -> None:
         """A channel."""

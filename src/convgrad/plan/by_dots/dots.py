@@ -138,6 +138,11 @@ class DotWeightsPlan(MatrixWeightsPlan):
     rows_apart: bool = False
 
     @property
+    def asks_ahead(self) -> int:
+        """None: tiles do."""
+        return 0
+
+    @property
     def may_halve(self) -> bool:
         """Not of kinds derived from this one."""
         return type(self) is DotWeightsPlan

@@ -9,7 +9,7 @@ from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, SPLIT
-from convgrad.plan.general.data import KEPT_BYTES, DataPlan
+from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.room import MOST_STAGED_BYTES, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
@@ -19,7 +19,7 @@ from convgrad.values import frozen
 ROWS = 16  # outputs, or channels, of a tile
 COLUMNS = 16  # channels of a tile
 DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
-FAR_BYTES = 8 * 1024 * 1024  # of bf16 from which lines of results are not fetched before they are written
+FAR_BYTES = 8 * 1024 * 1024  # of tensors of bf16 that come from memory, or from a part of L3 that is far
 
 
 def halves_of(channels: int) -> tuple[int, int]:
@@ -91,12 +91,6 @@ class MatrixDataPlan(DataPlan):
         steps = (batch, group, *spatial) if p.groups > 1 else (batch, *spatial)
         lines = channel == 1 and self.width == DEPTH and all(step % DEPTH == 0 for step in steps)
         return lines and not p.accumulate and p.bytes_of(p.solved) >= FAR_BYTES
-
-    @property
-    def asks_for_results(self) -> bool:
-        """Whether lines of results are asked for before they are written: of channels that lie together, beyond L2."""
-        p = self.problem
-        return p.strides[p.solved][2] == 1 and not self.past_caches and p.bytes_of(p.solved) > KEPT_BYTES
 
     @property
     def fetches_weights(self) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from math import prod
 
-from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, watched
+from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, FAR_BYTES, ROWS, watched
 from convgrad.plan.general.flat import FlatWeightsPlan
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen
+
+PAIRS_AHEAD = 16
 
 
 @frozen(kw_only=True)
@@ -39,6 +41,12 @@ class MatrixWeightsPlan(FlatWeightsPlan):
     def fetches_ahead(self) -> bool:
         """No."""
         return False
+
+    @property
+    def asks_ahead(self) -> int:
+        """Pairs of windows further on that are asked for as others are packed: some, if both sides are far away."""
+        p = self.problem
+        return PAIRS_AHEAD if p.bytes_of("x") + p.bytes_of("y") >= FAR_BYTES else 0
 
     @property
     def own_sums(self) -> bool:

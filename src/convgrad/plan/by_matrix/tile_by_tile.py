@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convgrad.plan.by_matrix.across_rows import GatheredDataPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
+from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen
 
@@ -55,6 +56,13 @@ class TileByTilePlan(GatheredDataPlan):
         for size, stride, axis in zip(self.block, (strides[0], *strides[3:]), self.axes, strict=True):
             places = [place + j * stride * axis.out_step for place in places for j in range(size)]
         return tuple(places)
+
+    @property
+    def asks_for_results(self) -> bool:
+        """Whether lines of results are asked for before they are written: a row of them, beyond L2."""
+        p = self.problem
+        row = p.strides[p.solved][2] == 1 and self.output_step is not None
+        return row and not self.past_caches and p.bytes_of(p.solved) > KEPT_BYTES
 
     @property
     def can_write(self) -> bool:
