@@ -209,11 +209,11 @@ def check_kind(plan, kind):
     assert np.all(np.abs(result - exact) <= terms * (2.0**-24 * scale + 2.0**-150 * again))
 
 
-def check_one_number(plan, side, value):
-    """One such number in an input gives the bits of vectors."""
+def check_one_number(plan, side, value, place=0.5):
+    """One such number in an input gives the bits of vectors; it is so far from the first to the last."""
     given = data(plan.problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
     name = sorted(given)[side]
-    given[name].flat[given[name].size // 2] = value
+    given[name].flat[int((given[name].size - 1) * place + 0.5)] = value
     result, again = run(plan, given)
     assert again
     wanted, _ = run(plan.fallback, given)

@@ -36,7 +36,7 @@ class Builder(IndexArithmetic):
         return base if offset == 0 else self.emit("ptr", f"getelementptr i8, {base}, {index(offset)}")  # not inbounds
 
     def prefetch(self, address: Value, keep: int, *, write: bool = False) -> None:
-        """Ask for the cache line at an address, wherever it is, to be kept in L1 (3) or L2 (2); perhaps to `write` it."""
+        """Ask for a cache line, wherever it is, to be kept in L1 (3) or L2 (2), and perhaps to be written."""
         self.module.declare("void", "llvm.prefetch.p0", ["ptr", "i32", "i32", "i32"])
         self.do(f"call void @llvm.prefetch.p0({address}, i32 {int(write)}, i32 {keep}, i32 1)")
 

@@ -234,7 +234,7 @@ class PairedCopy(Copy):
     def row(self, b: Builder, src: Value, q: Index, count: Index | None) -> Value:
         """A vector of numbers, which are looked at."""
         place = self.src_at(b, src, q)
-        if self.ahead and self.partner:
+        if self.ahead and self.partner not in (None, 1):
             b.prefetch(b.beyond(place, self.ahead * self.partner * BYTES[self.src_dtype]), L2)
         numbers = self.load_numbers(b, place, PAIR * self.isa.lanes(self.compute), count)
         self.note(b, numbers)
