@@ -69,20 +69,11 @@ class GatheredRowsStages(TileByTileStages):
         return LineByLine(lambda done: self._copy(b, pairs, done), b.compare("slt", following.first, block.outputs))
 
     def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
-        """What no block of lanes has seen to, since the last share of them has fewer."""
+        """Rows that no block of lanes has copied, since the last share of them has fewer; others have looked at all."""
         plan = self.plan
-        if plan.lane_blocks % plan.blocks_per_task == 0 or not (plan.reads_rows or plan.gathers_ahead):
-            return
-        if plan.reads_rows:
-
-            def look(row: Index, _: object) -> None:
-                here = b.at(tiles.rows, b.mul(row, plan.given_step), KIND)
-                b.loop(0, plan.a_tiles, lambda done, _: self._look(b, [here], done), name="line")
-
-            b.loop(first, plan.together, look, name="row")
-            return
-        following = self._in_turn(b, block, b.add(t, 1))
-        self.gather_rows(b, block, following, first, following.left)  # of none, where there are no more
+        if plan.gathers_ahead and plan.lane_blocks % plan.blocks_per_task:
+            following = self._in_turn(b, block, b.add(t, 1))
+            self.gather_rows(b, block, following, first, following.left)  # of none, where there are no more
 
     def _in_turn(self, b: Builder, block: Block, t: Index) -> Tiles:
         """Block of tiles number t, in one room or the other."""
