@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import W, X, Y, problem_of
-from codegen.matrix_checks import ISA, check_blocks, check_one_number
+from codegen.emitted import load_here
+from codegen.matrix_checks import ISA, check_blocks, check_one_number, data, run
 from codegen.random_problems import check_plan
+from convgrad.codegen.ir_module import Value, index
+from convgrad.codegen.isa.matrix import A_TILES, UNITS, EmulatedTileUnit
 from convgrad.codegen.lower import lower
 from convgrad.plan.by_matrix import choose_tile_by_tile, matrix_weights, tile_by_tile
 from convgrad.plan.by_matrix import gathered_rows as rows
 from convgrad.plan.by_matrix import matrix as matrix_plan
 from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
-from convgrad.plan.by_matrix.matrix import MatrixDataPlan
+from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
@@ -48,6 +51,29 @@ def plan_of(problem, kind=GatheredRowsPlan):
     return next(plan for plan in variants(problem, MACHINE) if type(plan) is kind)
 
 
+def least_step_of_rows(plan, monkeypatch):
+    """Bytes from row to row of the tiles of A that a kernel loads, at least."""
+    step = np.full(1, 1 << 40)
+
+    class Noting(EmulatedTileUnit):
+        def load(self, b, tile, address, row_bytes):
+            if tile in A_TILES:
+                place = Value("ptr", f"inttoptr (i64 {step.ctypes.data} to ptr)")
+                b.store(index(b.minimum(b.load("i64", place, 8), row_bytes)), place, 8)
+            super().load(b, tile, address, row_bytes)
+
+    with monkeypatch.context() as patched:
+        patched.setitem(UNITS, ISA, Noting)
+        run(plan, data(plan.problem, np.random.default_rng(0), lambda rng, s: rng.standard_normal(s)))
+    return int(step[0])
+
+
+def with_images_apart(problem, numbers):
+    """So many numbers more from image to image."""
+    batch, *others = problem.x_strides
+    return replace(problem, x_strides=(batch + numbers, *others))
+
+
 def shares_of_lanes(plan):
     """With as many blocks of lanes in a task as there are, and fewer, the last of which may have fewer still."""
     return [replace(plan, blocks_per_task=each) for each in range(1, plan.lane_blocks + 1)]
@@ -58,9 +84,22 @@ def shares_of_lanes(plan):
 def test_rows_are_read_where_they_lie(name, out_dtype):
     plan = plan_of(replace(READ[name], out_dtype=out_dtype))
     assert plan.reads_rows
-    assert not plan.gathered_size
     check_blocks(plan, (1, 2))
     for share in shares_of_lanes(plan):
+        check_plan(plan.problem, share, MACHINE, low=True)
+
+
+def test_rows_that_do_not_begin_with_lines_are_copied(monkeypatch):
+    """Of the first image, which lies before a second one that does; tiles would be slow to load."""
+    problem = with_images_apart(READ["five blocks of lanes"], 8)
+    plan = plan_of(replace(problem, out_dtype="bf16"))
+    assert plan.reads_rows
+    assert plan.block[0] == 1
+    for numbers, step in ((8, 2 * DEPTH), (32, 2 * 96)):  # bytes from row to row
+        apart = plan_of(replace(with_images_apart(READ["five blocks of lanes"], numbers), bias=False))
+        assert least_step_of_rows(apart, monkeypatch) == step
+    for share in shares_of_lanes(plan):
+        check_plan(plan.problem, share, MACHINE)
         check_plan(plan.problem, share, MACHINE, low=True)
 
 
@@ -69,7 +108,7 @@ def test_rows_are_read_where_they_lie(name, out_dtype):
 def test_others_are_copied_while_those_before_are_multiplied(name, out_dtype):
     plan = plan_of(replace(COPIED[name], out_dtype=out_dtype))
     assert plan.gathers_ahead
-    assert plan.rooms == 2
+    assert not plan.reads_rows
     check_blocks(plan, (1, 2))
     for share in shares_of_lanes(plan):
         check_plan(plan.problem, share, MACHINE, low=True)
@@ -83,14 +122,34 @@ def test_a_block_of_few_outputs_is_copied_at_once():
     check_plan(few.problem, few, MACHINE)
 
 
-@pytest.mark.parametrize("problems", [READ, COPIED], ids=["read", "copied"])
+@pytest.mark.parametrize(
+    "problem",
+    [READ["five blocks of lanes"], with_images_apart(READ["five blocks of lanes"], 8), COPIED["five blocks of lanes"]],
+    ids=["read", "read or copied", "copied"],
+)
 @pytest.mark.parametrize("value", [np.inf, 2.0**-131])
-def test_no_number_is_overlooked_wherever_it_is(problems, value):
+def test_no_number_is_overlooked_wherever_it_is(problem, value):
     """Of the image, in every share of the lanes, which look at some rows each."""
-    plan = plan_of(replace(problems["five blocks of lanes"], bias=False, out_dtype="f32"))
+    plan = plan_of(replace(problem, bias=False, out_dtype="f32"))
     for share in shares_of_lanes(plan):
-        for place in (0, 0.2, 0.37, 0.5, 0.81, 1):
+        for place in (0, 0.37, 1):
             check_one_number(share, sorted("xw").index("x"), value, place)
+
+
+@pytest.mark.parametrize(
+    "problem", [READ["five blocks of lanes"], COPIED["five blocks of lanes"]], ids=["read", "copied"]
+)
+def test_every_row_of_later_tiles_is_looked_at(problem):
+    plan = replace(plan_of(replace(problem, bias=False, out_dtype="f32")), blocks_per_task=2)
+    given = data(plan.problem, np.random.default_rng(2), lambda rng, s: rng.standard_normal(s))
+    made = lower(plan)
+    made = made, load_here(made, MACHINE)
+    pixels = np.moveaxis(given["x"], 2, -1).reshape(-1, plan.problem.x_channels)
+    for row in range(plan.together, 2 * plan.together):
+        extreme = pixels.copy()
+        extreme[row, row % plan.problem.x_channels] = np.inf
+        x = np.moveaxis(extreme.reshape(np.moveaxis(given["x"], 2, -1).shape), -1, 2)
+        assert run(plan, given | {"x": x}, made=made)[1]
 
 
 def test_lines_are_asked_for_where_tensors_are_far(monkeypatch):

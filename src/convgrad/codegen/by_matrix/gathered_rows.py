@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 
 from convgrad.codegen.by_matrix.beside_products import LineByLine
-from convgrad.codegen.by_matrix.tile_by_tile import Block, TileByTileStages, Tiles
+from convgrad.codegen.by_matrix.tile_by_tile import Block, Run, TileByTileStages, Tiles
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
@@ -15,6 +15,7 @@ from convgrad.codegen.stages import Places
 from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.problem.conv import Ints
+from convgrad.values import replace
 
 KIND, MOST_WRITTEN_OUT = STORAGE["bf16"], 32  # lines of an output
 
@@ -42,42 +43,53 @@ class GatheredRowsStages(TileByTileStages):
 
     def begin_block(self, b: Builder, block: Block) -> None:
         """The first tiles, if others come while there are products."""
+        if self.plan.reads_rows:
+            self.begins_with_lines = self.isa.is_aligned(b, block.origin)
         if self.plan.gathers_ahead:
             tiles = self._in_turn(b, block, 0)
             self.gather_rows(b, block, tiles, 0, tiles.left)
 
     def tiles_of(self, b: Builder, block: Block, t: Index) -> Tiles:
-        """Where they lie, or where they were put while those before were multiplied."""
-        plan = self.plan
-        if plan.reads_rows:
-            first = b.minimum(b.mul(t, plan.together), b.sub(block.outputs, plan.together))
-            rows = b.at(block.origin, b.mul(first, plan.given_step), KIND)
-            return Tiles(first, plan.together, rows, plan.given_step, DEPTH)
-        return self._in_turn(b, block, t) if plan.gathers_ahead else super().tiles_of(b, block, t)
+        """Where they were put while those before were multiplied."""
+        return self._in_turn(b, block, t) if self.plan.gathers_ahead else super().tiles_of(b, block, t)
 
-    def walk(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> LineByLine | None:
-        """Lines of these tiles are looked at, or those of the next ones copied."""
-        plan, rows = self.plan, range(self.plan.shared_rows)
-        if plan.reads_rows:
-            places = [b.mul(b.minimum(b.add(first, row), plan.together - 1), plan.given_step) for row in rows]
-            here = [b.at(tiles.rows, place, KIND) for place in places]
-            return LineByLine(lambda done: self._look(b, here, done))
+    def multiply(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index, run: Run) -> None:
+        """Where they lie or were put, while rows of the next tiles are looked at alone or copied, line by line."""
+        plan = self.plan
         if not plan.gathers_ahead:
-            return None
+            super().multiply(b, block, tiles, t, first, run)
+            return
         following = self._in_turn(b, block, b.add(t, 1))
-        pairs = [self._row(b, block, following, b.add(first, row)) for row in rows]
-        return LineByLine(lambda done: self._copy(b, pairs, done), b.compare("slt", following.first, block.outputs))
+        rows = [self._row(b, block, following, b.add(first, row)) for row in range(plan.shared_rows)]
+        more = b.compare("slt", b.mul(b.add(t, 1), plan.together), block.outputs)
+
+        def copied() -> None:
+            run(tiles, [LineByLine(lambda done: self._lines(b, rows, done), more)])
+
+        def in_place() -> None:
+            here = b.at(block.origin, b.mul(tiles.first, plan.given_step), KIND)
+            walk = LineByLine(lambda done: self._lines(b, rows, done, copied=False), more)
+            run(replace(tiles, rows=here, row_step=plan.given_step, deep_step=DEPTH), [walk])
+
+        if plan.reads_rows:
+            b.either(self.begins_with_lines, in_place, copied)
+        else:
+            copied()
 
     def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
-        """Rows that no block of lanes has copied, since the last share of them has fewer; others have looked at all."""
+        """Rows of the next tiles that no block of lanes has copied, since the last share of them has fewer."""
         plan = self.plan
         if plan.gathers_ahead and plan.lane_blocks % plan.blocks_per_task:
             following = self._in_turn(b, block, b.add(t, 1))
             self.gather_rows(b, block, following, first, following.left)  # of none, where there are no more
 
     def _in_turn(self, b: Builder, block: Block, t: Index) -> Tiles:
-        """Block of tiles number t, in one room or the other."""
-        return self.gathered(b, block, t, b.sub(t, b.mul(b.floor_div(t, 2), 2)))
+        """Tiles number t, in one room or the other; the last of those that may be read in place begin early."""
+        tiles = self.gathered(b, block, t, b.sub(t, b.mul(b.floor_div(t, 2), 2)))
+        if not self.plan.reads_rows:
+            return tiles
+        together = self.plan.together
+        return replace(tiles, first=b.minimum(tiles.first, b.sub(block.outputs, together)), left=together)
 
     def _row(self, b: Builder, block: Block, tiles: Tiles, number: Index) -> tuple[Value, Value]:
         """What one of the outputs meets, and its row of A; the last of them again, where there are no more."""
@@ -86,16 +98,8 @@ class GatheredRowsStages(TileByTileStages):
         here = b.at(block.origin, b.lookup(block.table, output), KIND)
         return here, b.at(tiles.rows, b.mul(number, tiles.row_step), KIND)
 
-    def _look(self, b: Builder, rows: Sequence[Value], done: Index) -> None:
-        """At the line of each row that a step of a sum meets; that of later tiles is asked for."""
-        for row in rows:
-            here = b.at(row, b.mul(done, DEPTH), KIND)
-            if self.watch is not None:
-                self.watch.note_bf16(b, b.load(f"<{DEPTH} x i16>", here, 2))
-            self._ask(b, here)
-
-    def _copy(self, b: Builder, rows: Sequence[tuple[Value, Value]], done: Index) -> None:
-        """The line of each row that a step of a sum meets."""
+    def _lines(self, b: Builder, rows: Sequence[tuple[Value, Value]], done: Index, *, copied: bool = True) -> None:
+        """Of each row, what a step of a sum meets; what lies a block of tiles further is asked for."""
         plan = self.plan
         taps = list(product(*(range(axis.taps) for axis in plan.axes)))
         steps = [axis.offset_step * step for axis, step in zip(plan.axes, plan.given_steps, strict=True)]
@@ -106,13 +110,9 @@ class GatheredRowsStages(TileByTileStages):
         count = b.minimum(b.sub(plan.in_channels, channel), DEPTH) if plan.in_channels % DEPTH else None
         for here, there in rows:
             src = b.at(here, place, KIND)
-            self._line(b, src, b.at(there, b.mul(done, plan.a_steps[1]), KIND), count)
-            self._ask(b, src)
-
-    def _ask(self, b: Builder, here: Value) -> None:
-        """For what lies a block of tiles beyond a place."""
-        if self.plan.asks_ahead:
-            b.prefetch(b.beyond(here, self.plan.asks_ahead * BYTES["bf16"]), keep=2)
+            self._line(b, src, b.at(there, b.mul(done, plan.a_steps[1]), KIND) if copied else None, count)
+            if plan.asks_ahead:
+                b.prefetch(b.beyond(src, plan.asks_ahead * BYTES["bf16"]), keep=2)
 
     def gather(self, b: Builder, here: Value, rows: Value) -> None:
         """Tap by tap, lines of 32 channels; in loops where they are many."""
@@ -145,9 +145,10 @@ class GatheredRowsStages(TileByTileStages):
 
         taps(0, here, rows)
 
-    def _line(self, b: Builder, src: Value, dst: Value, count: Index | None) -> None:
-        """Of 32 channels, or the first of them: looked at and copied."""
+    def _line(self, b: Builder, src: Value, dst: Value | None, count: Index | None) -> None:
+        """Of 32 channels, or the first of them: looked at and, to some place, copied."""
         value = self.isa.load_bits(b, "bf16", src, DEPTH, None if count is None else index(count))
         if self.watch is not None:
             self.watch.note_bf16(b, value)
-        b.store(value, dst, 64)
+        if dst is not None:
+            b.store(value, dst, 64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -47,6 +48,9 @@ class Tiles:
     deep_step: int
 
 
+Run = Callable[[Tiles, Sequence[Fetch]], None]  # the products of some tiles, and what is done on the way
+
+
 class TileByTileSweep(MatrixSweep):
     """One block of tiles."""
 
@@ -55,7 +59,7 @@ class TileByTileSweep(MatrixSweep):
 
     def run_tiles(self, tiles: Tiles, row_tiles: int, steps: int, weights: Index) -> None:
         """Two tiles, or one that is left, with so many steps of the sum, and weights from a place on."""
-        self.tiles, self.row_tiles, self.steps = tiles, row_tiles, steps
+        self.tiles, self.slab, self.row_tiles, self.steps = tiles, tiles.rows, row_tiles, steps
         self._emit_tile(Spot(weights=weights))
 
     def _depth(self) -> Reduction:
@@ -106,9 +110,9 @@ class TileByTileStages(GatheredRoom):
         self.gather_rows(b, block, tiles, 0, tiles.left)
         return tiles
 
-    def walk(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> Fetch | None:
-        """What is done while a block of lanes is multiplied, with `shared_rows` rows of tiles, from one on."""
-        return None
+    def multiply(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index, run: Run) -> None:
+        """With a block of lanes; what is done on the way is of `shared_rows` rows of some tiles, from one on."""
+        run(tiles, [])
 
     def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
         """After all lanes, which have seen to rows up to one."""
@@ -148,8 +152,8 @@ class TileByTileStages(GatheredRoom):
 
             def phase(block: Index, number: Index) -> None:
                 share = b.add(b.mul(b.sub(block, first), plan.phases), number)
-                walk = self.walk(b, whole, tiles, t, b.mul(share, plan.shared_rows))
-                self._phase(b, at, tiles, results, block, number, walk)
+                multiply = partial(self.multiply, b, whole, tiles, t, b.mul(share, plan.shared_rows))
+                self._phase(b, at, tiles, results, block, number, multiply)
 
             def lanes(block: Index, _: object) -> None:
                 b.loop(0, plan.phases, lambda number, _: phase(block, number), name="phase")
@@ -166,35 +170,35 @@ class TileByTileStages(GatheredRoom):
         return b.module.table([sum(index) for index in product(*([j * step for j in range(n)] for n, step in steps))])
 
     def _phase(
-        self, b: Builder, at: Places, tiles: Tiles, results: Value, block: Index, number: Index, walk: Fetch | None
-    ) -> None:
+        self, b: Builder, at: Places, tiles: Tiles, results: Value, block: Index, number: Index,
+        multiply: Callable[[Run], None],
+    ) -> None:  # fmt: skip
         """What a block of lanes makes of the rows in a phase."""
         plan = self.plan
         panel = b.mul(b.add(b.mul(self.group, plan.lane_blocks), block), plan.panel_step)
         weights = b.at(at.shared, panel, self.packed_kind)
         bias = bias_at(plan, b, at, self.group, block) if plan.problem.bias else None
-        walks = [walk] if walk is not None else []
-        sweep = self.sweep(
-            plan, b, tiles.rows, weights, results, bias, plan.in_channels, self.starts, fresh=True,
-            walks=lambda: walks,
-        )  # fmt: skip
+        sweep = self.sweep(plan, b, tiles.rows, weights, results, bias, plan.in_channels, self.starts, fresh=True)
         places = self._phases(sweep.taps.strides)
         of_weights, of_output = (
             of_each[0] if plan.phases == 1 else b.lookup(b.module.table(of_each), number) for of_each in places
         )
         target = self._target(b, of_output)
-        if plan.asks_for_results:
-            walks.append(self._result_lines(b, at, target, tiles, block))
+        lines = [self._result_lines(b, at, target, tiles, block)] if plan.asks_for_results else []
 
-        def multiply(row_tiles: int) -> None:
-            sweep.run_tiles(tiles, row_tiles, self.steps, of_weights)
+        def run(tiles: Tiles, walks: Sequence[Fetch]) -> None:
+            sweep.walks = lambda: [*walks, *lines]
 
-        left = tiles.left
-        if isinstance(left, Value):
-            b.either(b.compare("sgt", left, plan.rows), lambda: multiply(PER_TILE), lambda: multiply(1))
-        else:
-            multiply(-(-left // plan.rows))
-        self._write_row(b, at, results, tiles.first, left, block, target)
+            def of(row_tiles: int) -> None:
+                sweep.run_tiles(tiles, row_tiles, self.steps, of_weights)
+
+            if isinstance(tiles.left, Value):
+                b.either(b.compare("sgt", tiles.left, plan.rows), lambda: of(PER_TILE), lambda: of(1))
+            else:
+                of(-(-tiles.left // plan.rows))
+
+        multiply(run)
+        self._write_row(b, at, results, tiles.first, tiles.left, block, target)
 
     def _target(self, b: Builder, place: Index) -> Index:
         """Where the outputs of a phase begin, from its first one on."""

@@ -19,8 +19,8 @@ FORGOTTEN_BYTES = 64 * 1024  # of rows of the input that a window meets, which n
 class GatheredRowsPlan(TileByTilePlan):
     """A TileByTilePlan of bf16 with channels side by side and no taps beside the image: there is no slab.
 
-    Lines of 32 channels are copied, and looked at on the way, in the order (block of 32 channels, tap, output,
-    channel), or looked at alone. Phases, if there are any, have a tap each and meet the same.
+    Lines of 32 channels are looked at, and copied in the order (block of 32 channels, tap, output, channel), unless
+    tiles can be loaded from where they lie. Phases, if there are any, have a tap each and meet the same.
     """
 
     KIND = "on matrix tiles, gathered where it lies"
@@ -75,19 +75,20 @@ class GatheredRowsPlan(TileByTilePlan):
 
     @property
     def reads_rows(self) -> bool:
-        """Whether rows of A are read where they lie: those of one tap, of whole lines, some of which share a set of L1.
+        """Whether rows of A are read where they lie, if these begin with cache lines; else they are copied.
 
-        No block has fewer than a block of tiles, the last of which begins early.
+        Of one tap and whole lines, not too many of which share a set of L1. No block has fewer than a block of tiles,
+        the last of which begins early.
         """
         step = self.given_step
         least = prod(min(size, axis.count % size or size) for axis, size in zip(self.axes, self.block, strict=True))
         whole = self.in_channels == self.a_tiles * DEPTH and least >= self.together
-        return whole and step > 0 == step % DEPTH and gcd(step // DEPTH, SETS) <= MOST_SHARED
+        return self.gathers_ahead and whole and step > 0 == step % DEPTH and gcd(step // DEPTH, SETS) <= MOST_SHARED
 
     @property
     def gathers_ahead(self) -> bool:
         """Whether a block of tiles is gathered while the one before is multiplied, where there are several."""
-        return not self.reads_rows and prod(self.block) > self.together
+        return prod(self.block) > self.together
 
     @property
     def row_step(self) -> int:
@@ -103,7 +104,7 @@ class GatheredRowsPlan(TileByTilePlan):
     @property
     def rooms(self) -> int:
         """For blocks of tiles that are gathered: the present one and the next."""
-        return 0 if self.reads_rows else 2 if self.gathers_ahead else 1
+        return 2 if self.gathers_ahead else 1
 
     @property
     def gathered_size(self) -> int:
