@@ -13,7 +13,7 @@ from codegen.dot_cases import EMULATED, in_bf16, needs_dots
 from codegen.emitted import HOST_ISAS, each_isa
 from codegen.random_problems import altered, check, check_plan, in_turn, random_problem
 from convgrad.codegen.loops import ahead
-from convgrad.codegen.loops.ahead import AT_ONCE, LINE, Ahead, lines_of
+from convgrad.codegen.loops.ahead import AT_ONCE, LINE, Ahead, Lines, lines_of
 from convgrad.codegen.loops.data_ahead import raw_lines
 from convgrad.codegen.loops.tap_sums import walks_along_channels
 from convgrad.codegen.lower import lower
@@ -79,6 +79,16 @@ def test_short_runs_of_many_positions_are_fetched_along_the_positions():
     expected = {place * 2048 + line * LINE for place in range(64) for line in range(18)}
     assert set(starts_of(ahead.complete(), turned)) == expected
     assert replace(ahead, tiles=64).complete().boxes == (box,), "as it lies, where there is time"
+
+
+def test_what_tiles_have_no_time_for_is_left_out_and_nothing_beyond_a_run_is_fetched():
+    """Runs of 16 lines of every second position: a tile has time for one of them, and 80 are more than there are."""
+    box = lines_of([(16, 262144), (5, 2048), (512, 2)])
+    assert box == Lines((16, LINE), ((5, 2048), (16, 262144)))
+    for most in (1, 12):
+        ahead = Ahead((box,), 512, 64, most).complete()
+        assert (ahead.lines, ahead.each, ahead.at_once) == (16, 1, 0)
+    assert Ahead((Lines((4, LINE), box.others),), 512, 64, 12).at_once == 4
 
 
 @each_isa

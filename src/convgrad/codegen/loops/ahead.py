@@ -107,26 +107,31 @@ class Ahead:
     def shift(self) -> int:
         """Some lines every 2^shift steps: as slow as the tiles allow."""
         shift = 0
-        while self.steps >> (shift + 1) and self._pieces(self.steps >> (shift + 1)) <= self.tiles:
+        while self.steps >> (shift + 1) and self._pieces(self.steps >> (shift + 1)) <= self._enough:
             shift += 1
         return shift
 
     @property
     def each(self) -> int:
         """So many lines: more than one only if one in every step is too slow."""
-        enough = (each for each in range(1, self.most) if self._pieces(self.steps * each) <= self.tiles)
+        enough = (each for each in range(1, self.most) if self._pieces(self.steps * each) <= self._enough)
         return next(enough, self.most)
 
     @property
     def at_once(self) -> int:
         """Lines that a tile asks for before it begins; 0: it has too many to fetch for that."""
-        few = (lines for lines in range(1, AT_ONCE + 1) if self._pieces(lines) <= self.tiles)
+        few = (lines for lines in range(1, AT_ONCE + 1) if self._pieces(lines) <= self._enough)
         return next(few, 0)
 
     @property
     def lines(self) -> int:
         """That one tile fetches."""
         return self.at_once or max(1, self.steps >> self.shift) * self.each
+
+    @property
+    def _enough(self) -> int:
+        """Pieces: as many as there are tiles, or as whole runs, if these are more: some of them are left out then."""
+        return max(self.tiles, sum(box.pieces(box.walk[0]) for box in self.boxes))
 
     def _pieces(self, lines: int) -> int:
         return sum(box.pieces(lines) for box in self.boxes)
