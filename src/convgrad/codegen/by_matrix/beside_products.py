@@ -12,19 +12,16 @@ from convgrad.values import frozen
 
 @frozen
 class LineByLine:
-    """A line of each of some rows in every step of a sum, by what `see` does to it; if a condition holds."""
+    """What `see` does to a line of each of some rows in every step of a sum, if they are `wanted`, an i1."""
 
     see: Callable[[Index], None]
-    wanted: Value | None = None
+    wanted: Value
 
     def begin(self, b: Builder) -> None:
         """Nothing."""
 
     def go_on(self, b: Builder, done: Index) -> None:
         """The next line."""
-        if self.wanted is None:
-            self.see(done)
-            return
         with b.when(self.wanted):
             self.see(done)
 

@@ -76,7 +76,7 @@ class GatheredRowsStages(TileByTileStages):
         else:
             copied()
 
-    def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
+    def end_tiles(self, b: Builder, block: Block, t: Index, first: Index) -> None:
         """Rows of the next tiles that no block of lanes has copied, since the last share of them has fewer."""
         plan = self.plan
         if plan.gathers_ahead and plan.lane_blocks % plan.blocks_per_task:

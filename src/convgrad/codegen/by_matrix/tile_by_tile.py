@@ -29,7 +29,7 @@ from convgrad.values import frozen
 
 @frozen
 class Block:
-    """Outputs of all tasks take: what each meets lies `table` numbers beyond `origin`, and is gathered in a `room`."""
+    """Outputs of a task: what each meets lies `table` numbers beyond `origin`; rows of A are gathered in a `room`."""
 
     origin: Value
     table: Value
@@ -114,8 +114,8 @@ class TileByTileStages(GatheredRoom):
         """With a block of lanes; what is done on the way is of `shared_rows` rows of some tiles, from one on."""
         run(tiles, [])
 
-    def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
-        """After all lanes, which have seen to rows up to one."""
+    def end_tiles(self, b: Builder, block: Block, t: Index, first: Index) -> None:
+        """After all lanes, on whose way rows up to one were seen to."""
 
     def gathered(self, b: Builder, block: Block, t: Index, number: Index) -> Tiles:
         """Block of tiles number t, if there is one, as rows in one of the rooms."""
@@ -159,7 +159,7 @@ class TileByTileStages(GatheredRoom):
                 b.loop(0, plan.phases, lambda number, _: phase(block, number), name="phase")
 
             b.loop(first, last, lanes, name="lanes")
-            self.end_tiles(b, whole, tiles, t, b.mul(b.sub(last, first), plan.phases * plan.shared_rows))
+            self.end_tiles(b, whole, t, b.mul(b.sub(last, first), plan.phases * plan.shared_rows))
 
         self.begin_block(b, whole)
         b.loop(0, b.floor_div(b.add(outputs, plan.together - 1), plan.together), of_tiles, name="tiles")

@@ -56,8 +56,7 @@ class ContiguousRuns:
         def two(i: Index, _: object, *, streamed: bool = False) -> None:
             places = (b.add(i, n * lanes) for n in range(2))
             values = [copy.isa.load(b, copy.src_dtype, copy.src_at(b, src, place), lanes) for place in places]
-            run = Run(values, copy.dst_at(b, dst, i))
-            copy.stream_run(b, run) if streamed else copy.store_runs(b, [run])
+            (copy.stream_runs if streamed else copy.store_runs)(b, [Run(values, copy.dst_at(b, dst, i))])
 
         def all_pairs(body: Callable[[Index, object], None], name: str) -> Index:
             pairs = b.mul(b.floor_div(dim.extent, 2 * lanes), 2 * lanes)

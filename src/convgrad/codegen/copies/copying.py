@@ -139,9 +139,9 @@ class Copy:
         """Round and store several vectors."""
         (store_ordinary if self.ordinary else store_exactly)(b, self.isa, self.dst_dtype, runs)
 
-    def stream_run(self, b: Builder, run: Run) -> None:
-        """Round and store vectors past the caches."""
-        stream_runs(b, self.isa, self.dst_dtype, [run], ordinary=self.ordinary)
+    def stream_runs(self, b: Builder, runs: Iterable[Run]) -> None:
+        """Likewise, past the caches."""
+        stream_runs(b, self.isa, self.dst_dtype, runs, ordinary=self.ordinary)
 
     @property
     def streams(self) -> bool:
