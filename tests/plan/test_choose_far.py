@@ -95,3 +95,20 @@ def test_what_lies_between_taps_of_a_window_is_not_packed():
     assert not whole(nxc=True)
     assert whole(nxc=False)
     assert whole(nxc=True, channels=16)
+
+
+def test_positions_that_come_from_memory_are_read_whole_for_few_channels():
+    """A part of the channels at a time would meet lines of all of them twice. Tiles are such that L1 holds all rows."""
+
+    def plan_of(channels, image, windows, taken=16):
+        layer = {"channels": (channels, taken), "image": image, "windows": windows, "taps": 3, "stride": 3, "low": 1}
+        return choose(problem_of(Unknown.Y, **layer, nxc=True), machine_for("avx512"))
+
+    far, near, several = plan_of(320, 150, 50), plan_of(320, 75, 25), plan_of(320, 150, 50, taken=128)
+    assert far.i_blocks == far.lane_blocks == 1
+    assert near.i_blocks > 1
+    assert several.i_blocks > 1
+    assert several.lane_blocks > 1
+    sharing = plan_of(256, 150, 50)  # rows 3 KiB apart are in every fourth place
+    assert sharing.i_blocks == 1
+    assert sharing.tile[-1] <= lines_of_l1(3 * 256 * 4) // 2 < far.tile[-1]

@@ -21,7 +21,7 @@ from convgrad.plan.costs import (
     TURN_NARROW,
     TURN_PLANES,
 )
-from convgrad.plan.general.block_costs import PANEL_BYTES
+from convgrad.plan.general.block_costs import PANEL_BYTES, comes_whole, rows_of_whole
 from convgrad.plan.general.blocks import even_share, packing_cost
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
@@ -47,6 +47,7 @@ WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of s
 IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy costs besides
 ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
+FEWEST_ROWS = 8  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
 
@@ -116,7 +117,7 @@ class DataCandidates:
         def tiled(first: int, *, inside: bool = False, rows: int | None = None) -> Predicted:
             registers = self.machine.registers
             if self.sharing:
-                shape = best_sharing_tile(axes, self.channels, self.lanes, registers, first=first)
+                shape = best_sharing_tile(axes, self.channels, self.lanes, registers, first=first, most=rows)
             else:
                 shape = best_tile(
                     axes, self.channels, self.lanes, registers, first=first, inside=inside,
@@ -130,6 +131,10 @@ class DataCandidates:
             most = DEEP_PANEL_BYTES if taps == 1 else DEEP_PANEL_BYTES // 2
             if self.size * deep.panel <= most and reads_in_place(whole_blocks(deep)):
                 plan = deep
+            elif rows is None and self.size * deep.panel <= DEEP_PANEL_BYTES // 2 and comes_whole(plan):
+                few = rows_of_whole(plan)
+                if FEWEST_ROWS <= few < prod(plan.tile):
+                    return tiled(first, inside=inside, rows=few)
             few = rows_of_l1(plan)
             if inside and rows is None and prod(plan.tile) > few and reads_in_place(whole_blocks(plan)):
                 return tiled(first, inside=True, rows=few)

@@ -159,9 +159,10 @@ def best_tile(
 
 
 def best_sharing_tile(
-    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, first: int
-) -> TileShape:
-    """The cheapest tile of neighbours on the axes from `first`, where the taps of a row share what they read.
+    axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, first: int,
+    most: int | None = None,
+) -> TileShape:  # fmt: skip
+    """The cheapest tile of `most` neighbours on the axes from `first`, where the taps of a row share what they read.
 
     Those of the innermost axis are written out, beside the image, too; see `order.taps_inside`.
     """
@@ -169,7 +170,7 @@ def best_sharing_tile(
     vectors = -(-solved // lanes)
     *outer, inner = axes
     room = (registers - inner.taps * vectors - SPARE) // vectors
-    most = max(1, min(room, MOST_SHARING // max(1, inner.taps * vectors)))
+    most = max(1, min(most or room, room, MOST_SHARING // max(1, inner.taps * vectors)))
     best: TileShape | None = None
     for rest in splits(tuple(axis.count for axis in axes[first:]), most):
         tile = (*[1] * first, *rest)

@@ -105,11 +105,25 @@ def _slab_cost(plan: DataPlan) -> float:
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
-    p = plan.problem
-    far = p.bytes_of(p.given) > FAR_INPUT
-    parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and far)
+    far = (plan.pixels and _is_far(plan)) or (comes_whole(plan) and plan.tile[-1] <= rows_of_whole(plan))
+    parts = plan.spread or (plan.i_blocks > 1 and far)
     run = RUN if parts and not in_planes(plan) else 0.0
     return cost + touched * (plan.slab_numbers * (TURN + plan.splitting) + run)
+
+
+def _is_far(plan: DataPlan) -> bool:
+    """Whether the input comes from memory."""
+    return plan.problem.bytes_of(plan.problem.given) > FAR_INPUT
+
+
+def comes_whole(plan: DataPlan) -> bool:
+    """Whether all channels of a position are best read at once: side by side, from memory, for one block of lanes."""
+    return _is_far(plan) and plan.pixel_major and not in_planes(plan) and plan.lane_blocks == 1
+
+
+def rows_of_whole(plan: DataPlan) -> int:
+    """Outputs of a tile that meet different places of L1, beside weights, in a slab of all channels."""
+    return lines_of_l1(plan.packed_bytes * plan.axes[-1].in_step * plan.in_channels) // 2
 
 
 def _results_cost(plan: DataPlan) -> float:
