@@ -47,7 +47,7 @@ WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of s
 IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy costs besides
 ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
-FEWEST_ROWS = 8  # of a tile for which L1 is left
+FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
 
@@ -131,7 +131,7 @@ class DataCandidates:
             most = DEEP_PANEL_BYTES if taps == 1 else DEEP_PANEL_BYTES // 2
             if self.size * deep.panel <= most and reads_in_place(whole_blocks(deep)):
                 plan = deep
-            elif rows is None and self.size * deep.panel <= DEEP_PANEL_BYTES // 2 and comes_whole(plan):
+            elif rows is None and comes_whole(plan):
                 few = rows_of_whole(plan)
                 if FEWEST_ROWS <= few < prod(plan.tile):
                     return tiled(first, inside=inside, rows=few)

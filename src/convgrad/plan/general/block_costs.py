@@ -35,6 +35,7 @@ ROW = 10.0  # cycles for a row more to copy
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
+WHOLE_BYTES = 256 * 1024  # of weights that all channels of a position may meet at once
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
 WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
@@ -105,8 +106,7 @@ def _slab_cost(plan: DataPlan) -> float:
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
-    far = (plan.pixels and _is_far(plan)) or (comes_whole(plan) and plan.tile[-1] <= rows_of_whole(plan))
-    parts = plan.spread or (plan.i_blocks > 1 and far)
+    parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and _is_far(plan))
     run = RUN if parts and not in_planes(plan) else 0.0
     return cost + touched * (plan.slab_numbers * (TURN + plan.splitting) + run)
 
@@ -117,8 +117,13 @@ def _is_far(plan: DataPlan) -> bool:
 
 
 def comes_whole(plan: DataPlan) -> bool:
-    """Whether all channels of a position are best read at once: side by side, from memory, for one block of lanes."""
-    return _is_far(plan) and plan.pixel_major and not in_planes(plan) and plan.lane_blocks == 1
+    """Whether all channels of a position are best read at once: side by side, from memory, for one block of lanes.
+
+    Their weights are few.
+    """
+    weights = plan.packed_bytes * plan.taps * plan.in_channels * plan.width
+    together = plan.pixel_major and not (in_planes(plan) or plan.pixels or plan.spread)
+    return _is_far(plan) and together and plan.lane_blocks == 1 and weights <= WHOLE_BYTES
 
 
 def rows_of_whole(plan: DataPlan) -> int:

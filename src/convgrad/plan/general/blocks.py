@@ -11,7 +11,15 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost, in_planes
+from convgrad.plan.general.block_costs import (
+    EVEN_TASKS,
+    LEAST_TASKS,
+    LONG_CYCLES,
+    block_cost,
+    comes_whole,
+    in_planes,
+    rows_of_whole,
+)
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import outputs_near, with_weights_in_place, writes_in_place
 from convgrad.plan.general.data_slab import FEW_ROWS
@@ -33,9 +41,10 @@ def even_share(total: int, most: int) -> int:
 
 def best_blocks(plan: Plan, cycles: float) -> Plan:
     """The plan with the blocks, and the share of input channels, of the lowest cost; `cycles` are its arithmetic's."""
-    shares = [plan.i_block]
+    whole = type(plan) is DataPlan and comes_whole(plan) and plan.tile[-1] <= rows_of_whole(plan)
+    shares = [plan.in_channels if whole else plan.i_block]
     least = max(LEAST_CHANNELS, plan.channel_unit)
-    while not (plan.spread or plan.reads_in_place or plan.run_asked_for) and shares[-1] >= 2 * least:
+    while not (plan.spread or plan.reads_in_place or plan.run_asked_for or whole) and shares[-1] >= 2 * least:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
     near = outputs_near(plan, cycles) if plan.reads_in_place else None
