@@ -7,7 +7,8 @@ import pytest
 from codegen.dense_problems import problem_of
 from codegen.emitted import each_isa
 from codegen.random_problems import check_plan
-from convgrad.plan.choose import variants
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.general import block_costs
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.machine import machine_for
@@ -46,3 +47,16 @@ def _check_early(problem, plan, isa):
     if early is not None:
         check_plan(problem, early, machine_for(isa))
     return early is not None
+
+
+@each_isa
+@pytest.mark.parametrize("channels", [48, 65, 96, 100, 200])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_positions_that_come_whole(monkeypatch, isa, channels, stride):
+    """As those of inputs that come from memory do, if their channels are whole runs; others run by run, as ever."""
+    monkeypatch.setattr(block_costs, "FAR_INPUT", 0)
+    problem = problem_of(
+        Y, (19, 19), (18 // stride + 1,) * 2, (3, 3), channels=(channels, 16), stride=stride, low=1, layout="NXC"
+    )  # fmt: skip
+    plan = choose(problem, machine_for(isa))
+    check_plan(problem, plan, machine_for(isa), low=True)

@@ -162,7 +162,7 @@ def best_sharing_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[int, int], lanes: int, registers: int, *, first: int,
     most: int | None = None,
 ) -> TileShape:  # fmt: skip
-    """The cheapest tile of `most` neighbours on the axes from `first`, where the taps of a row share what they read.
+    """The cheapest tile of up to `most` neighbours on the axes from `first`, where taps of a row share what they read.
 
     Those of the innermost axis are written out, beside the image, too; see `order.taps_inside`.
     """

@@ -119,11 +119,12 @@ def _is_far(plan: DataPlan) -> bool:
 def comes_whole(plan: DataPlan) -> bool:
     """Whether all channels of a position are best read at once: side by side, from memory, for one block of lanes.
 
-    Their weights are few.
+    Their weights are few, and they are whole runs, of which each would be packed alone else.
     """
     weights = plan.packed_bytes * plan.taps * plan.in_channels * plan.width
     together = plan.pixel_major and not (in_planes(plan) or plan.pixels or plan.spread)
-    return _is_far(plan) and together and plan.lane_blocks == 1 and weights <= WHOLE_BYTES
+    runs = plan.packable(plan.in_channels) == plan.in_channels
+    return _is_far(plan) and together and runs and plan.lane_blocks == 1 and weights <= WHOLE_BYTES
 
 
 def rows_of_whole(plan: DataPlan) -> int:
