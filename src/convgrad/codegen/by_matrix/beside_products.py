@@ -12,16 +12,19 @@ from convgrad.values import frozen
 
 @frozen
 class LineByLine:
-    """What `see` does to a line of each of some rows in every step of a sum, if they are `wanted`, an i1."""
+    """What `see` does to a line of each of some rows in every step of a sum, if they are `wanted`, an i1, or always."""
 
     see: Callable[[Index], None]
-    wanted: Value
+    wanted: Value | None = None
 
     def begin(self, b: Builder) -> None:
         """Nothing."""
 
     def go_on(self, b: Builder, done: Index) -> None:
         """The next line."""
+        if self.wanted is None:
+            self.see(done)
+            return
         with b.when(self.wanted):
             self.see(done)
 

@@ -47,41 +47,59 @@ class GatheredRowsStages(TileByTileStages):
             self.begins_with_lines = self.isa.is_aligned(b, block.origin)
         if self.plan.gathers_ahead:
             tiles = self._in_turn(b, block, 0)
-            self.gather_rows(b, block, tiles, 0, tiles.left)
+            self._either(b, lambda: None, lambda: self.gather_rows(b, block, tiles, 0, tiles.left))
 
     def tiles_of(self, b: Builder, block: Block, t: Index) -> Tiles:
         """Where they were put while those before were multiplied."""
         return self._in_turn(b, block, t) if self.plan.gathers_ahead else super().tiles_of(b, block, t)
 
     def multiply(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index, run: Run) -> None:
-        """Where they lie or were put, while rows of the next tiles are looked at alone or copied, line by line."""
+        """Where they lie, and are looked at line by line, or where they were put, while the next ones are copied.
+
+        Lines that are looked at before their time leave L1 again: it costs a tenth.
+        """
         plan = self.plan
         if not plan.gathers_ahead:
             super().multiply(b, block, tiles, t, first, run)
             return
-        following = self._in_turn(b, block, b.add(t, 1))
-        rows = [self._row(b, block, following, b.add(first, row)) for row in range(plan.shared_rows)]
-        more = b.compare("slt", b.mul(b.add(t, 1), plan.together), block.outputs)
+
+        def rows(of: Tiles) -> list[tuple[Value, Value]]:
+            return [self._row(b, block, of, b.add(first, row)) for row in range(plan.shared_rows)]
 
         def copied() -> None:
-            run(tiles, [LineByLine(lambda done: self._lines(b, rows, done), more)])
+            following = rows(self._in_turn(b, block, b.add(t, 1)))
+            more = b.compare("slt", b.mul(b.add(t, 1), plan.together), block.outputs)
+            run(tiles, [LineByLine(lambda done: self._lines(b, following, done), more)])
 
         def in_place() -> None:
-            here = b.at(block.origin, b.mul(tiles.first, plan.given_step), KIND)
-            walk = LineByLine(lambda done: self._lines(b, rows, done, copied=False), more)
+            here, present = b.at(block.origin, b.mul(tiles.first, plan.given_step), KIND), rows(tiles)
+            walk = LineByLine(lambda done: self._lines(b, present, done, copied=False))
             run(replace(tiles, rows=here, row_step=plan.given_step, deep_step=DEPTH), [walk])
 
-        if plan.reads_rows:
+        self._either(b, in_place, copied)
+
+    def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
+        """Rows that no block of lanes has seen to, since the last share of them has fewer."""
+        plan = self.plan
+        if not plan.gathers_ahead or plan.lane_blocks % plan.blocks_per_task == 0:
+            return
+        following = self._in_turn(b, block, b.add(t, 1))
+
+        def look(row: Index, _: object) -> None:
+            here = self._row(b, block, tiles, row)
+            b.loop(0, self.steps, lambda done, _: self._lines(b, [here], done, copied=False), name="line")
+
+        self._either(
+            b, lambda: b.loop(first, plan.together, look, name="row"),
+            lambda: self.gather_rows(b, block, following, first, following.left),  # of none, where there are no more
+        )  # fmt: skip
+
+    def _either(self, b: Builder, in_place: Callable[[], None], copied: Callable[[], None]) -> None:
+        """What is to be done with rows that are read where they lie, or with those that are copied."""
+        if self.plan.reads_rows:
             b.either(self.begins_with_lines, in_place, copied)
         else:
             copied()
-
-    def end_tiles(self, b: Builder, block: Block, t: Index, first: Index) -> None:
-        """Rows of the next tiles that no block of lanes has copied, since the last share of them has fewer."""
-        plan = self.plan
-        if plan.gathers_ahead and plan.lane_blocks % plan.blocks_per_task:
-            following = self._in_turn(b, block, b.add(t, 1))
-            self.gather_rows(b, block, following, first, following.left)  # of none, where there are no more
 
     def _in_turn(self, b: Builder, block: Block, t: Index) -> Tiles:
         """Tiles number t, in one room or the other; the last of those that may be read in place begin early."""

@@ -114,7 +114,7 @@ class TileByTileStages(GatheredRoom):
         """With a block of lanes; what is done on the way is of `shared_rows` rows of some tiles, from one on."""
         run(tiles, [])
 
-    def end_tiles(self, b: Builder, block: Block, t: Index, first: Index) -> None:
+    def end_tiles(self, b: Builder, block: Block, tiles: Tiles, t: Index, first: Index) -> None:
         """After all lanes, on whose way rows up to one were seen to."""
 
     def gathered(self, b: Builder, block: Block, t: Index, number: Index) -> Tiles:
@@ -159,7 +159,7 @@ class TileByTileStages(GatheredRoom):
                 b.loop(0, plan.phases, lambda number, _: phase(block, number), name="phase")
 
             b.loop(first, last, lanes, name="lanes")
-            self.end_tiles(b, whole, t, b.mul(b.sub(last, first), plan.phases * plan.shared_rows))
+            self.end_tiles(b, whole, tiles, t, b.mul(b.sub(last, first), plan.phases * plan.shared_rows))
 
         self.begin_block(b, whole)
         b.loop(0, b.floor_div(b.add(outputs, plan.together - 1), plan.together), of_tiles, name="tiles")
