@@ -79,7 +79,7 @@ class Builder(IndexArithmetic):
         self.branch(done)
         self.open(done, known)
 
-    def either(self, condition: Value, yes: Callable[[], None], no: Callable[[], None]) -> None:
+    def either(self, condition: Value, yes: Callable[[], object], no: Callable[[], object]) -> None:
         """One of two bodies."""
         one, other, done = self.new_label("then"), self.new_label("else"), self.new_label("done")
         self.do(f"br {condition}, label %{one}, label %{other}")

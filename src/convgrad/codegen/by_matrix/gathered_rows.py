@@ -94,7 +94,7 @@ class GatheredRowsStages(TileByTileStages):
             lambda: self.gather_rows(b, block, following, first, following.left),  # of none, where there are no more
         )  # fmt: skip
 
-    def _either(self, b: Builder, in_place: Callable[[], None], copied: Callable[[], None]) -> None:
+    def _either(self, b: Builder, in_place: Callable[[], object], copied: Callable[[], object]) -> None:
         """What is to be done with rows that are read where they lie, or with those that are copied."""
         if self.plan.reads_rows:
             b.either(self.begins_with_lines, in_place, copied)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
+from convgrad.codegen.by_matrix.slab_beside import SlabBeside
 from convgrad.codegen.copies.asking import LINES_AHEAD, PLACES_AHEAD, ask
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.halves import Also, HalvesCopy
@@ -64,6 +65,7 @@ class MatrixStages(WatchedStages):
         """With tiles."""
         unit = UNITS[self.plan.isa](self.plan.rows)
         unit.begin(b)
+        self.beside = SlabBeside(b, self.plan) if self.plan.packs_beside else None
         self.watched_task(b, at, task)
         unit.end(b)
 
@@ -184,6 +186,28 @@ class MatrixStages(WatchedStages):
         """Whether a last block of channels that is not whole is zero before numbers come."""
         return self.plan.in_channels % self.plan.channel_unit > 0
 
+    def _pack_slab(self, b: Builder, at: Places, slab: Value, i_block: Index) -> None:
+        """Now, or line by line beside products."""
+        plan, dtype = self.plan, self.plan.problem.dtype
+        if self.beside is None:
+            super()._pack_slab(b, at, slab, i_block)
+            return
+        places = zip(self.starts, plan.axes, plan.slab_start, strict=True)
+        origins = [b.add(b.mul(start, axis.in_step), first) for start, axis, first in places]
+        first = b.add(b.mul(i_block, plan.i_block), b.mul(self.slab_group, self.in_strides[1]))
+        tensor = b.at(at.of(self.input), first, STORAGE[dtype])
+        copy = self._halves(Copy(isa=self.isa, compute="f32", src_dtype=dtype, dst_dtype="bf16"), (COLUMNS, COLUMNS))
+        self.beside.begin(b, copy, tensor, slab, origins)
+
+    def _halves(self, copy: Copy, lanes: tuple[int, int], *, apart: int = COLUMNS, lane: int = 0) -> HalvesCopy:
+        """Of lanes from one on, as pieces."""
+        plan, stride = self.plan, self.in_strides[2]
+        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
+        return HalvesCopy(
+            copy=replace(copy, dst_dtype="bf16", pieces=pieces), lanes=lanes, lane_step=stride, apart=apart * stride,
+            room=min(COLUMNS, plan.channel_unit // 2 - lane),
+        )  # fmt: skip
+
     def begin_slab(self, b: Builder, slab: Value, channels: Index) -> None:
         """Zeros in the last tile of channels, where some only fill it up."""
         if self.zeroes_rest:
@@ -212,17 +236,13 @@ class MatrixStages(WatchedStages):
         if self._pairs:
             self._copy_pairs(b, tensor, packed, dims, channels)
             return
-        pieces = Pieces(plan.pieces, plan.piece_step, plan.exact, self.watch, self.room)
-        copy = replace(copy, dst_dtype="bf16", pieces=pieces)
         *outer, run = _with_run(copy.merged(b, dims), stride)
 
         def halves(tensor: Value, packed: Value, outer: list[Dim], size: int) -> None:
             first, second = halves_of(size)
             for lane in range(0, first, COLUMNS):
                 lanes = min(COLUMNS, first - lane), max(0, min(COLUMNS, second - lane))
-                pairs = HalvesCopy(
-                    copy=copy, lanes=lanes, lane_step=stride, apart=first * stride, room=min(COLUMNS, unit // 2 - lane)
-                )  # fmt: skip
+                pairs = self._halves(copy, lanes, apart=first, lane=lane)
                 source, there = copy.src_at(b, tensor, lane * stride), b.at(packed, 2 * lane, "i16")
                 both = run.extent, run.extent if lanes[1] else 0
                 pairs.emit(b, source, there, outer, run, both, self._asks(b, pairs, run) if size == unit else None)

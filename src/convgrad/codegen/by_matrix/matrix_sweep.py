@@ -22,6 +22,8 @@ class MatrixSweep(Sweep):
         plan, b = self.plan, self.b
         assert isinstance(plan, MatrixDataPlan)
         (a_rows, a_step, a_piece), (c_rows, c_step) = self._rows(), self._sums()
+        if self.beside is not None:
+            self.beside.up_to(b, b.add(b.floor_div(spot.slab, DEPTH), plan.places_of_tile))
         results, out = self.room, STORAGE[plan.problem.out_dtype]
         target = c_rows, c_step
         if results is None:
@@ -40,6 +42,7 @@ class MatrixSweep(Sweep):
             b_piece=plan.lane_tiles * TILE_NUMBERS,
             c_rows=c_rows,
             c_step=c_step,
+            beside=self.beside.after if self.beside is not None else None,
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         walks = self.walks() if self.walks else ()

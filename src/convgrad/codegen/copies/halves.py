@@ -63,7 +63,7 @@ class HalvesCopy:
             if also is not None:
                 also(i, here)
             values = [self._row(b, copy.src_at(b, here, half * self.apart), 1, self.lanes[half]) for half in (0, both)]
-            self._store(b, values[0], values[1] if both else None, copy.dst_at(b, dst, b.mul(i, run.dst)))
+            self.store(b, values[0], values[1] if both else None, copy.dst_at(b, dst, b.mul(i, run.dst)))
 
         b.loop(0, runs[1], lambda i, _: two(i, True), name="pair")
         b.loop(runs[1], runs[0], lambda i, _: two(i, False), name="alone")
@@ -91,7 +91,7 @@ class HalvesCopy:
                     also(j, copy.src_at(b, src, b.add(b.mul(i, run.src), b.mul(j, self.lane_step))))
                 values = [copy.isa.load(b, "f32", self._column(b, half, j), COLUMNS) for half in halves]
                 place = copy.dst_at(b, dst, b.mul(b.add(i, j), run.dst))
-                self._store(b, values[0], values[1] if len(values) > 1 else None, place)
+                self.store(b, values[0], values[1] if len(values) > 1 else None, place)
 
             b.loop(0, counts[0], two, name="pair")
 
@@ -124,7 +124,8 @@ class HalvesCopy:
     def _row(self, b: Builder, source: Value, step: int, lanes: Index) -> Value:
         return self.copy.load_row(b, source, step, COLUMNS, None if lanes == COLUMNS else lanes)
 
-    def _store(self, b: Builder, first: Value, second: Value | None, place: Value) -> None:
+    def store(self, b: Builder, first: Value, second: Value | None, place: Value) -> None:
+        """Two vectors, or one and zeros."""
         pieces = self.copy.pieces
         assert pieces is not None
         zero = Value(first.type, "zeroinitializer")

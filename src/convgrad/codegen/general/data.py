@@ -21,6 +21,7 @@ from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.plan.general.data import DataPlan
 
 if TYPE_CHECKING:
+    from convgrad.codegen.by_matrix.slab_beside import SlabBeside
     from convgrad.codegen.watch.verdict import Verdict
 
 
@@ -33,6 +34,7 @@ class DataStages(InputSlab, Panels):
 
     sweep = Sweep
     verdict: Verdict | None = None
+    beside: SlabBeside | None = None  # of the task that is being written, if its slab is packed as it is multiplied
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]
@@ -206,7 +208,7 @@ class DataStages(InputSlab, Panels):
         def sweep(*, last: bool) -> None:
             self.sweep(
                 plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, last=last,
-                room=self._tile_room(b, at),
+                room=self._tile_room(b, at), beside=self.beside,
             ).run()  # fmt: skip
 
         alike = plan.last_vectors is None and not lane_columns(plan, last=True)[1]

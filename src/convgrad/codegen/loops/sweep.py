@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -22,6 +23,9 @@ from convgrad.plan.general.block_costs import NEAR_BYTES
 from convgrad.plan.general.data import DataPlan
 from convgrad.values import replace
 
+if TYPE_CHECKING:
+    from convgrad.codegen.by_matrix.slab_beside import SlabBeside
+
 AHEAD_BYTES = 2048
 STEPS_AHEAD = 6
 ROWS_AHEAD = 8
@@ -34,12 +38,13 @@ class Sweep:
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
         channels: Index, starts: list[Index], *, fresh: bool | Value, last: bool = False, room: Value | None = None,
-        walks: Callable[[], Sequence[Fetch]] | None = None,
+        walks: Callable[[], Sequence[Fetch]] | None = None, beside: SlabBeside | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
         self.channels, self.starts, self.fresh = channels, starts, fresh
         self.walks, self.last = walks, last  # whether it is known to be the last block
+        self.beside = beside  # what packs the slab, if tiles meet it before it is whole
         self.room = room  # for a tile whose results are rounded on the way to the output
         self.vectors, self.halves = lane_columns(plan, last=last)  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -19,7 +19,8 @@ class MatrixTile:
 
     Places and steps are in numbers: bf16 of A and B, f32 of C. Tile m of A begins at a_rows[m], tile n of B at
     b_columns[n]; a step leads from row to row of a tile, a piece step from a piece to the next. C[m, n] begins at
-    c_rows[m] + 16 n. Small products are summed first, over all reductions, then those of the largest pieces.
+    c_rows[m] + 16 n. Small products are summed first, over all reductions, then those of the largest pieces. What is
+    done `beside` them follows each one, by its number.
     """
 
     unit: TileUnit
@@ -32,6 +33,7 @@ class MatrixTile:
     b_piece: int
     c_rows: Sequence[int]
     c_step: int
+    beside: Callable[[Builder, int], None] | None = None
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], *, fresh: bool | Value,
@@ -67,9 +69,10 @@ class MatrixTile:
         for walk in walks:
             walk.begin(b)
         *small, largest = self.products
-        for products in (tuple(small), (largest,)) if small else ((largest,),):
-            self._reduce(b, a, x, reductions, products, walks, 0)
-            walks = ()
+        for first, products in ((0, tuple(small)), (len(small), (largest,))):
+            if products:
+                self._reduce(b, a, x, reductions, (first, products), walks, 0)
+                walks = ()
 
     def store(self, b: Builder, c: Value, rows: Sequence[int], step: int) -> None:
         """The sums, tiles of rows and the rows of a tile as far apart as is said."""
@@ -84,7 +87,7 @@ class MatrixTile:
         return C_TILES[m * len(self.b_columns) + n]
 
     def _reduce(
-        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products,
+        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: tuple[int, Products],
         walks: Sequence[Fetch], done: Index,
     ) -> None:  # fmt: skip
         if not (reductions and reductions[0].pace):
@@ -92,7 +95,7 @@ class MatrixTile:
                 walk.go_on(b, done)
             walks = ()
         if not reductions:
-            self._multiply(b, a, x, products)
+            self._multiply(b, a, x, *products)
             return
         axis = reductions[0]
         assert isinstance(axis.b_step, int)
@@ -104,9 +107,10 @@ class MatrixTile:
 
         b.loop(axis.start, axis.stop, body, name="k")
 
-    def _multiply(self, b: Builder, a: Value, x: Value, products: Products) -> None:
+    def _multiply(self, b: Builder, a: Value, x: Value, first: int, products: Products) -> None:
+        """Products from a first one on."""
         held: tuple[int | None, int | None] = (None, None)
-        for of_a, of_b in products:
+        for number, (of_a, of_b) in enumerate(products, first):
             if held[0] != of_a:
                 for m, row in enumerate(self.a_rows):
                     self.unit.load(b, A_TILES[m], b.at(a, row + of_a * self.a_piece, "i16"), 2 * self.a_step)
@@ -117,3 +121,5 @@ class MatrixTile:
             for m in range(len(self.a_rows)):
                 for n in range(len(self.b_columns)):
                     self.unit.multiply_add(b, self._c(m, n), A_TILES[m], B_TILES[n])
+            if self.beside is not None:
+                self.beside(b, number)

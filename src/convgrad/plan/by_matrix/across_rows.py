@@ -79,6 +79,21 @@ class AcrossRowsPlan(MatrixDataPlan):
         return self.piece_step, self.slab_strides[1], self.together * DEPTH
 
     @property
+    def _goes_on(self) -> bool:
+        return type(self) is AcrossRowsPlan
+
+    @property
+    def places_of_tile(self) -> int:
+        """Likewise: outputs are positions."""
+        return self.together + self._places_of_taps(row_major(self.slab_extent, 1))
+
+    @property
+    def first_steps(self) -> int:
+        """Of the first phase of all axes."""
+        taps = prod(axis.phases[0].taps for axis in self.axes)
+        return self.planes_of_outputs * self.blocks_of_tiles * taps * self.deep_blocks
+
+    @property
     def c_step(self) -> int:
         """From one output to the next, in results."""
         return self.axes[-1].out_step * self.width

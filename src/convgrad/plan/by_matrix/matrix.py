@@ -19,6 +19,7 @@ from convgrad.values import frozen
 ROWS = 16  # outputs, or channels, of a tile
 COLUMNS = 16  # channels of a tile
 DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
+MOST_PLACES = 4096  # of a slab that is packed beside products, each of which has entries in tables
 FAR_BYTES = 8 * 1024 * 1024  # of tensors of bf16 that come from memory, or from a part of L3 that is far
 
 
@@ -151,6 +152,54 @@ class MatrixDataPlan(DataPlan):
     def panel(self) -> int:
         """Packed weights of one block of lanes and one block of input channels, all pieces."""
         return self.taps * self.deep_blocks * self.channel_unit * self.width * self.pieces
+
+    # --- to pack the input while it is multiplied
+
+    @property
+    def packs_beside(self) -> bool:
+        """Whether a tile's positions of the slab are packed beside the products of those before.
+
+        Products of pieces keep the unit busy for hundreds of cycles a step, in which a core splits some lines.
+        """
+        p = self.problem
+        lines = p.strides[p.given][2] == 1 and self.in_channels % self.i_block == self.i_block % DEPTH == 0
+        few = not self.has_bands and prod(self.slab_extent) <= MOST_PLACES
+        return self._goes_on and self.pieces > 1 and lines and few
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether tiles meet the slab from its begin on."""
+        return type(self) is MatrixDataPlan
+
+    @property
+    def places_of_tile(self) -> int:
+        """Positions of the slab from the first that a block of tiles meets to the last, at most."""
+        steps = row_major(self.slab_extent, 1)
+        outputs = sum((n - 1) * axis.in_step * step for n, axis, step in zip(self.tile, self.axes, steps, strict=True))
+        return 1 + outputs + self._places_of_taps(steps)
+
+    def _places_of_taps(self, steps: Ints) -> int:
+        """From the first tap on."""
+        return sum(
+            max(0, (axis.taps - 1) * axis.offset_step) * step for axis, step in zip(self.axes, steps, strict=True)
+        )
+
+    @property
+    def first_steps(self) -> int:
+        """Of the sums of a block of lanes, until every position has been met: phases of an outer axis come later."""
+        steps, alone = self.deep_blocks, True
+        for axis, block, tile in zip(self.axes, self.block, self.tile, strict=True):
+            each = [-(-min(block, phase.count) // tile) * phase.taps for phase in axis.phases]
+            steps *= each[0] if alone and len(each) > 1 else sum(each)
+            alone = alone and len(each) == 1
+        return steps
+
+    @property
+    def lines_beside(self) -> Ints:
+        """Lines of the slab, of 32 channels, that are packed after each product of a step: all of them in time."""
+        lines = -(-prod(self.slab_extent) * self.deep_blocks // max(1, self.first_steps))
+        each, more = divmod(lines, len(self.products))
+        return tuple(each + (n < more) for n in range(len(self.products)))
 
     # --- to pack weights
 
