@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from convgrad.codegen.copies.asking import PLACES_AHEAD
 from convgrad.codegen.copies.halves import HalvesCopy
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
@@ -14,17 +13,20 @@ from convgrad.codegen.isa.base import BYTES
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.data import KEPT_BYTES
+from convgrad.plan.strides import row_major
+
+RUNS_AHEAD = 2  # of all channels, that are asked for
 
 
 class SlabBeside:
-    """The slab of a task: lines of 32 channels in the order of positions, each with zeros where there is no image.
+    """The slab of a task: runs of a few positions and 32 channels, each with zeros where there is no image.
 
-    Made at the start of a function, since it counts on the stack how many lines there are.
+    Made at the start of a function, since it counts on the stack how many runs there are. All blocks of channels of a
+    run of positions come before the next ones.
     """
 
     def __init__(self, b: Builder, plan: MatrixDataPlan):
         self._plan, self._done = plan, b.emit("ptr", "alloca i64")
-        self._lines = prod(plan.slab_extent) * plan.deep_blocks
 
     def begin(self, b: Builder, copy: HalvesCopy, tensor: Value, slab: Value, origins: Sequence[Index]) -> None:
         """An empty slab of what a tensor has from some place of each axis on, perhaps before its first one."""
@@ -46,65 +48,89 @@ class SlabBeside:
         return plan.slab_start[n] < 0 or last + plan.slab_start[n] + plan.slab_extent[n] > axis.in_extent
 
     def _entries(self) -> list[int]:
-        """Of each position: how many bytes from the first it is in the tensor, and its place on the checked axes."""
+        """Of each run: its first position, how many bytes it is from the first of all, places on the checked axes."""
         plan = self._plan
-        places = list(product(*map(range, plan.slab_extent)))
-        places += places[-1:] * PLACES_AHEAD
+        *outer, inner = plan.slab_extent
+        starts = [min(start, inner - plan.run_beside) for start in range(0, inner, plan.run_beside)]
+        runs = [(*row, start) for row in product(*map(range, outer)) for start in starts]
+        runs += runs[-1:] * RUNS_AHEAD
+        positions = row_major(plan.slab_extent, 1)
         return [
             entry
-            for place in places
+            for run in runs
             for entry in (
-                sum(at * step for at, step in zip(place, self._strides, strict=True)) * self._size,
-                *(place[n] for n in self._checked),
+                sum(at * step for at, step in zip(run, positions, strict=True)),
+                sum(at * step for at, step in zip(run, self._strides, strict=True)) * self._size,
+                *(run[n] for n in self._checked),
             )
         ]
 
     def up_to(self, b: Builder, place: Index) -> None:
         """What is missing of all positions before one."""
         plan, done = self._plan, b.load("i64", self._done, 8)
-        wanted = b.minimum(b.mul(place, plan.deep_blocks), self._lines)
-        b.loop(done, wanted, lambda line, _: self._line(b, line), name="missing")
+        inner = plan.slab_extent[-1]
+        last = b.sub(b.maximum(b.minimum(place, prod(plan.slab_extent)), 1), 1)  # of a tile that meets zeros alone, too
+        row, last = b.split(last, (-1, inner))
+        of_row = -(-inner // plan.run_beside)
+        before = b.add(b.mul(row, of_row), b.split(last, (-1, plan.run_beside))[0])
+        wanted = b.mul(b.add(before, 1), plan.deep_blocks)
+        b.loop(done, wanted, lambda run, _: self._run(b, run), name="missing")
         b.store(index(b.maximum(done, wanted)), self._done, 8)
 
     def after(self, b: Builder, number: int) -> None:
-        """After a product: its share of lines, if there are any left."""
-        count, done = self._plan.lines_beside[number], b.load("i64", self._done, 8)
+        """After a product: its share of runs, if there are any left."""
+        plan, done = self._plan, b.load("i64", self._done, 8)
+        count = plan.beside_products[number]
         if not count:
             return
-        with b.when(b.compare("slt", done, self._lines)):
-            b.loop(
-                0, count, lambda i, _: self._line(b, b.minimum(b.add(done, i), self._lines - 1)), name="beside"
-            )  # the last one again where there are no more
+        with b.when(b.compare("slt", done, plan.runs_beside)):
+            for n in range(count):  # the last one again where there are no more
+                self._run(b, b.minimum(b.add(done, n), plan.runs_beside - 1))
             b.store(index(b.add(done, count)), self._done, 8)
 
-    def _line(self, b: Builder, line: Index) -> None:
-        """32 channels of a position, as pieces."""
-        plan, copy, entry = self._plan, self._copy, 1 + len(self._checked)
-        place = b.floor_div(line, plan.deep_blocks)
-        deep = b.sub(line, b.mul(place, plan.deep_blocks))
-        of_channels = b.mul(deep, DEPTH * self._size)
-        at = b.mul(place, entry)
-        here = b.beyond(self._tensor, b.add(b.lookup(self._table, at), of_channels))
-        mask = self._mask(b, at)
-        halves = [
-            copy.copy.isa.load(b, plan.problem.dtype, b.beyond(here, half * COLUMNS * self._size), COLUMNS, mask=mask)
-            for half in range(2)
-        ]
-        steps, of_block = plan.slab_strides
-        there = b.add(b.mul(place, steps[-1]), b.mul(deep, of_block))
-        copy.store(b, halves[0], halves[1], b.at(self._slab, there, "i16"))
+    def _run(self, b: Builder, number: Index) -> None:
+        """32 channels of some positions, as pieces."""
+        plan, size = self._plan, self._size
+        number, deep = b.split(number, (-1, plan.deep_blocks))
+        at = b.mul(number, 2 + len(self._checked))
+        of_channels = b.mul(deep, DEPTH * size)
+        here = b.beyond(self._tensor, b.add(b.lookup(self._table, b.add(at, 1)), of_channels))
+        there = b.add(b.mul(b.lookup(self._table, at), DEPTH), b.mul(deep, plan.slab_strides[1]))
+        target = b.at(self._slab, there, "i16")
+        outer, inner = self._inside(b, b.add(at, 2))
+        for n in range(plan.run_beside):
+            line = b.beyond(here, n * self._strides[-1] * size)
+            self._line(b, line, b.at(target, n * DEPTH, "i16"), self._mask(b, outer, inner, n))
         if plan.problem.bytes_of(plan.problem.given) > KEPT_BYTES:
-            later = b.lookup(self._table, b.add(at, PLACES_AHEAD * entry))
-            for ahead in range(0, DEPTH * self._size, LINE):
-                b.prefetch(b.beyond(self._tensor, b.add(b.add(later, of_channels), ahead)), keep=2)
+            ahead = b.add(at, RUNS_AHEAD * (2 + len(self._checked)) + 1)
+            later = b.beyond(self._tensor, b.add(b.lookup(self._table, ahead), of_channels))
+            for n in range(plan.run_beside):
+                for byte in range(0, DEPTH * size, LINE):
+                    b.prefetch(b.beyond(later, n * self._strides[-1] * size + byte), keep=2)
 
-    def _mask(self, b: Builder, at: Index) -> Value | None:
-        """Every lane of a position in the image, none of others; nothing if all are."""
-        inside: Value | None = None
+    def _line(self, b: Builder, here: Value, there: Value, mask: Value | None) -> None:
+        """32 channels of a position."""
+        numbers, dtype = self._copy.copy.isa, self._plan.problem.dtype
+        first, second = (
+            numbers.load(b, dtype, b.beyond(here, half * COLUMNS * self._size), COLUMNS, mask=mask) for half in range(2)
+        )
+        self._copy.store(b, first, second, there)
+
+    def _inside(self, b: Builder, at: Index) -> tuple[Value | None, Index | None]:
+        """Whether a run is in the image on all axes but the last, and its place on that; nothing if all are."""
+        outer: Value | None = None
         for number, (n, origin) in enumerate(zip(self._checked, self._origins, strict=True)):
-            there = b.add(origin, b.lookup(self._table, b.add(at, 1 + number)))
-            met = b.compare("ult", there, self._plan.axes[n].in_extent)
-            inside = met if inside is None else b.both(inside, met)
-        if inside is None:
-            return None
-        return b.emit("i16", f"select {inside}, i16 -1, i16 0")
+            place = b.add(origin, b.lookup(self._table, b.add(at, number)))
+            if n == len(self._plan.axes) - 1:
+                return outer, place
+            met = b.compare("ult", place, self._plan.axes[n].in_extent)
+            outer = met if outer is None else b.both(outer, met)
+        return outer, None
+
+    def _mask(self, b: Builder, outer: Value | None, inner: Index | None, n: int) -> Value | None:
+        """Every lane of position n of a run, if it is in the image, or none; nothing if all are."""
+        inside = outer
+        if inner is not None:
+            met = b.compare("ult", b.add(inner, n), self._plan.axes[-1].in_extent)
+            inside = met if outer is None else b.both(outer, met)
+        return b.emit("i16", f"select {inside}, i16 -1, i16 0") if inside is not None else None

@@ -10,6 +10,7 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, SPLIT
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.general.room import MOST_STAGED_BYTES, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products
@@ -19,7 +20,9 @@ from convgrad.values import frozen
 ROWS = 16  # outputs, or channels, of a tile
 COLUMNS = 16  # channels of a tile
 DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
-MOST_PLACES = 4096  # of a slab that is packed beside products, each of which has entries in tables
+MOST_PLACES = 8192  # of a slab that is packed beside products, of which runs have entries in tables
+MOST_OF_RUN = 2
+APART = 1024  # numbers
 FAR_BYTES = 8 * 1024 * 1024  # of tensors of bf16 that come from memory, or from a part of L3 that is far
 
 
@@ -195,11 +198,20 @@ class MatrixDataPlan(DataPlan):
         return steps
 
     @property
-    def lines_beside(self) -> Ints:
-        """Lines of the slab, of 32 channels, that are packed after each product of a step: all of them in time."""
-        lines = -(-prod(self.slab_extent) * self.deep_blocks // max(1, self.first_steps))
-        each, more = divmod(lines, len(self.products))
-        return tuple(each + (n < more) for n in range(len(self.products)))
+    def run_beside(self) -> int:
+        """Positions of a row that are packed at a time."""
+        return min(MOST_OF_RUN, self.slab_extent[-1])
+
+    @property
+    def runs_beside(self) -> int:
+        """All, of 32 channels each."""
+        return prod(self.slab_extent[:-1]) * -(-self.slab_extent[-1] // self.run_beside) * self.deep_blocks
+
+    @property
+    def beside_products(self) -> Ints:
+        """Runs that are packed after each product of a step: all of them in time."""
+        runs, many = -(-self.runs_beside // max(1, self.first_steps)), len(self.products)
+        return tuple(runs // many + (n < runs % many) for n in range(many))
 
     # --- to pack weights
 
@@ -250,8 +262,9 @@ class MatrixDataPlan(DataPlan):
 
     @property
     def piece_step(self) -> int:
-        """From one piece of the slab to the next."""
-        return prod(self.slab_extent) * self.channel_unit
+        """From one piece of the slab to the next; not as far as places of L1 repeat, if they are written in turn."""
+        numbers = prod(self.slab_extent) * self.channel_unit
+        return numbers + APART if self.packs_beside and self.packed_bytes * numbers % SETS_BYTES == 0 else numbers
 
     @property
     def slab_strides(self) -> tuple[Ints, int]:
