@@ -72,11 +72,11 @@ class MatrixStages(WatchedStages):
     @property
     def result_bytes(self) -> int:
         """Of the results of a task, or of one block of tiles."""
-        return round64(self.plan.tile_bytes) if self.plan.rounds_tiles else super().result_bytes
+        return round64(self.plan.tile_bytes) if self.plan.moves_tiles else super().result_bytes
 
     def _tile_room(self, b: Builder, at: Places) -> Value | None:
         """In place of results."""
-        return b.at(at.scratch, self.slab_bytes, "i8") if self.plan.rounds_tiles else None
+        return b.at(at.scratch, self.slab_bytes, "i8") if self.plan.moves_tiles else None
 
     def pack_panel(
         self, b: Builder, at: Places, source: Value, target: Value, *,

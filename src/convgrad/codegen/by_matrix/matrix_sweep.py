@@ -48,9 +48,9 @@ class MatrixSweep(Sweep):
         walks = self.walks() if self.walks else ()
         tile.emit(b, a, x, results, [self._depth(), *spot.sums], fresh=self.fresh, start=self.bias, walks=walks)
         if self.room is not None:
-            self._round(b.at(self.results, spot.result, out), *target)
+            self._move(b.at(self.results, spot.result, out), *target)
 
-    def _round(self, target: Value, rows: Sequence[int], step: int) -> None:
+    def _move(self, target: Value, rows: Sequence[int], step: int) -> None:
         """Results of a block of tiles, whose rows begin there and are as far apart."""
         plan, b, room = self.plan, self.b, self.room
         assert isinstance(plan, MatrixDataPlan)

@@ -218,7 +218,7 @@ class DataStages(InputSlab, Panels):
             b.either(b.compare("slt", block, plan.lane_blocks - 1), lambda: sweep(last=False), lambda: sweep(last=True))
 
     def _tile_room(self, b: Builder, at: Places) -> Value | None:
-        """Where tiles go that cannot be rounded on the way to memory."""
+        """Where tiles go that vectors then move to the output."""
         return None
 
     def _unpack(self, b: Builder, at: Places, results: Value, block: Index) -> None:

@@ -45,7 +45,7 @@ class Sweep:
         self.channels, self.starts, self.fresh = channels, starts, fresh
         self.walks, self.last = walks, last  # whether it is known to be the last block
         self.beside = beside  # what packs the slab, if tiles meet it before it is whole
-        self.room = room  # for a tile whose results are rounded on the way to the output
+        self.room = room  # for a tile that vectors move to the output
         self.vectors, self.halves = lane_columns(plan, last=last)  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
         self.tile = self._tile(plan.tile)

@@ -48,7 +48,7 @@ from convgrad.values import frozen, replace
 OnUnit = TypeVar("OnUnit", bound=MatrixDataPlan | PairedPlan)
 FAR_ROW = 3.5  # cycles for a row of weights from beyond L2
 PIECES = 20000.0  # cycles of VERDICT, and of borders and ends of all that is cut into pieces
-SHARED = 1.15  # times the cycles: others on a core slow tiles, and what comes from L2, more than they do vectors
+SHARED = 1.1  # times the cycles: others on a core slow tiles, and what comes from L2, more than they do vectors
 RESULT = 0.3  # cycles for a result that goes to memory and back before it is moved
 NEAR_WEIGHT, FAR_WEIGHT = 0.2, 0.4  # cycles more than vectors take to pack a weight, for every piece but the first
 FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are

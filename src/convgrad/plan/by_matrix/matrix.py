@@ -24,6 +24,7 @@ MOST_PLACES = 8192  # of a slab that is packed beside products, of which runs ha
 MOST_OF_RUN = 2
 APART = 1024  # numbers
 FAR_BYTES = 8 * 1024 * 1024  # of tensors of bf16 that come from memory, or from a part of L3 that is far
+FAR_TILES_BYTES = 12 * 1024 * 1024  # of outputs of f32 whose tiles are moved, to go past the caches
 
 
 def halves_of(channels: int) -> tuple[int, int]:
@@ -107,14 +108,16 @@ class MatrixDataPlan(DataPlan):
         return SPLIT * self.pieces if self.pieces > 1 else 0.0
 
     @property
-    def rounds_tiles(self) -> bool:
-        """Whether tiles are rounded on their way to the output: the unit stores f32 alone."""
-        return self.writes_in_place and self.problem.out_dtype != self.compute
+    def moves_tiles(self) -> bool:
+        """Whether vectors move tiles to the output: the unit stores f32 alone, and never past the caches."""
+        p = self.problem
+        far = self.past_caches and p.bytes_of(p.solved) >= FAR_TILES_BYTES
+        return self.writes_in_place and (far or p.out_dtype != self.compute)
 
     @property
     def tile_bytes(self) -> int:
         """Of a block of tiles that is."""
-        return SIZES[self.compute] * prod(self.tile) * self.width if self.rounds_tiles else 0
+        return SIZES[self.compute] * prod(self.tile) * self.width if self.moves_tiles else 0
 
     @property
     def exact(self) -> bool:
