@@ -31,7 +31,10 @@ NEAR_BYTES = 40 * 1024  # that stay in L1
 SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
 ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
 FEW_ROWS = 5
-ROW = 10.0  # cycles for a row more to copy
+ROW, BEGUN = (
+    10.0,
+    60.0,
+)  # cycles for a row more to copy, and more for a part of one, since the last does not go on there
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
@@ -101,7 +104,10 @@ def _slab_cost(plan: DataPlan) -> float:
     apart = not plan.spread and in_planes(plan)
     padded = any(plan.padded(n) for n in range(len(plan.axes)))
     rows = prod(plan.slab_extent[:-1]) * (plan.i_block if apart or not plan.pixel_major else 1)
-    cost = ROW * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
+    begun = BEGUN if plan.pixel_major and not apart and plan.block[-1] < plan.axes[-1].count else 0.0
+    cost = (
+        (ROW + begun) * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
+    )
     if plan.pixel_major and apart:  # squares of lanes turn, or parts of one
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
