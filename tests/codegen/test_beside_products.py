@@ -19,6 +19,7 @@ from convgrad.plan.by_matrix.gathered_rows import GatheredRowsPlan
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.choose import variants
+from convgrad.plan.general import data as data_plan
 from convgrad.plan.machine import machine_for, why_not
 
 pytestmark = pytest.mark.skipif(why_not(ISA) is not None, reason=f"tiles cannot be emulated here: {why_not(ISA)}")
@@ -182,6 +183,23 @@ def test_far_lines_of_bf16_go_past_the_caches(kind, monkeypatch):
     check_blocks(plan, (0, 1))
     parts = problem_of(Y, (9, 16), (9, 16), (1, 1), channels=(64, 48), batch=2, **LAST)
     assert not plan_of(replace(parts, out_dtype="bf16"), kind).past_caches
+
+
+def test_far_tiles_of_f32_are_moved_past_the_caches(monkeypatch):
+    problem = problem_of(Y, (9, 16), (9, 16), (1, 1), channels=(64, 64), batch=2, layout="NXC")
+    plan = plan_of(problem, MatrixDataPlan)
+    assert plan.writes_in_place
+    assert not plan.moves_tiles
+    monkeypatch.setattr(data_plan, "PAST_CACHES_BYTES", 0)
+    assert not plan.moves_tiles
+    monkeypatch.setattr(matrix_plan, "FAR_TILES_BYTES", 0)
+    assert plan.moves_tiles
+    ir = lower(plan).ir
+    assert "!nontemporal" in ir
+    assert "sfence" in ir
+    check_blocks(plan, (0, 1))
+    parts = problem_of(Y, (9, 16), (9, 16), (1, 1), channels=(64, 40), batch=2, layout="NXC")
+    assert not plan_of(parts, MatrixDataPlan).moves_tiles
 
 
 def test_far_windows_are_asked_for_as_weights_gradients_pack(monkeypatch):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
+from math import prod
 
 from convgrad.codegen.by_matrix.matrix_data import MatrixStages
 from convgrad.codegen.by_matrix.matrix_sweep import MatrixSweep
@@ -48,6 +49,14 @@ class AcrossRowsSweep(MatrixSweep):
         for phases in product(*(axis.phases for axis in plan.axes)):
             result = sum(phase.first * step for phase, (step, _) in zip(phases, results, strict=True))
             planes(0, phases, first_place(plan, phases), result)
+            if self.beside is not None:  # later phases have all of the slab, and less code
+                self.beside.up_to(b, prod(plan.slab_extent))
+                self.beside = None
+
+    @property
+    def _after(self) -> Callable[[Builder, int], None] | None:
+        """Not beside a tile that is left, nearly always the last one."""
+        return super()._after if self.row_tiles == PER_TILE else None
 
     def _counts(self) -> list[Index]:
         """Outputs per axis that there are of the block."""

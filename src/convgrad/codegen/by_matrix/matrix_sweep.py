@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from convgrad.codegen.copies.copying import Copy, Dim
+from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.matrix import TILE_NUMBERS, UNITS
@@ -42,13 +43,18 @@ class MatrixSweep(Sweep):
             b_piece=plan.lane_tiles * TILE_NUMBERS,
             c_rows=c_rows,
             c_step=c_step,
-            beside=self.beside.after if self.beside is not None else None,
+            beside=self._after,
         )
         a, x = b.at(self.slab, spot.slab, "i16"), b.at(self.weights, spot.weights, "i16")
         walks = self.walks() if self.walks else ()
         tile.emit(b, a, x, results, [self._depth(), *spot.sums], fresh=self.fresh, start=self.bias, walks=walks)
         if self.room is not None:
             self._move(b.at(self.results, spot.result, out), *target)
+
+    @property
+    def _after(self) -> Callable[[Builder, int], None] | None:
+        """What packs more of the slab after each product."""
+        return self.beside.after if self.beside is not None else None
 
     def _move(self, target: Value, rows: Sequence[int], step: int) -> None:
         """Results of a block of tiles, whose rows begin there and are as far apart."""

@@ -79,14 +79,12 @@ class SlabBeside:
 
     def after(self, b: Builder, number: int) -> None:
         """After a product: its share of runs, if there are any left."""
-        plan, done = self._plan, b.load("i64", self._done, 8)
-        count = plan.beside_products[number]
+        count, done = self._plan.beside_products[number], b.load("i64", self._done, 8)
         if not count:
             return
-        with b.when(b.compare("slt", done, plan.runs_beside)):
-            for n in range(count):  # the last one again where there are no more
-                self._run(b, b.minimum(b.add(done, n), plan.runs_beside - 1))
-            b.store(index(b.add(done, count)), self._done, 8)
+        following = b.minimum(b.add(done, count), self._plan.runs_beside)
+        b.loop(done, following, lambda run, _: self._run(b, run), name="beside")
+        b.store(index(following), self._done, 8)
 
     def _run(self, b: Builder, number: Index) -> None:
         """32 channels of some positions, as pieces."""
