@@ -16,7 +16,6 @@ from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
-ALONE_BYTES, ALONE = 5 * 1024 * 1024, 8  # likewise, of outputs so many times as large as the input: caches have room
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 IN_PLACE_BYTES = 4 * 1024 * 1024  # of an input that is read in place, which is far enough to be asked for
 
@@ -237,8 +236,7 @@ class DataPlan(DataSlab):
         batch, group, channel, *spatial = p.strides[p.solved]
         steps = (batch, channel, *spatial) if self.spread or p.groups == 1 else (batch, group, channel, *spatial)
         aligned = all(step == 1 or step % self.lanes == 0 for step in steps)
-        written, read = p.bytes_of(p.solved), p.bytes_of(p.given)
-        return aligned and written >= (ALONE_BYTES if written >= ALONE * read else PAST_CACHES_BYTES)
+        return aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
 
     @property
     def fetches_slab(self) -> bool:
