@@ -41,6 +41,7 @@ class MatrixStages(WatchedStages):
 
     plan: MatrixDataPlan
     sweep = MatrixSweep
+    beside: SlabBeside | None = None
 
     @property
     def packed_kind(self) -> str:

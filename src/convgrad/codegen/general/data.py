@@ -15,13 +15,12 @@ from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.loops.data_ahead import DataAhead, Turn
 from convgrad.codegen.loops.half_vectors import lane_columns
 from convgrad.codegen.loops.lanes import first_group, lane_dims, lane_origin
-from convgrad.codegen.loops.sweep import Sweep
+from convgrad.codegen.loops.sweep import Beside, Sweep
 from convgrad.codegen.module import Stage, round64
 from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.plan.general.data import DataPlan
 
 if TYPE_CHECKING:
-    from convgrad.codegen.by_matrix.slab_beside import SlabBeside
     from convgrad.codegen.watch.verdict import Verdict
 
 
@@ -34,7 +33,7 @@ class DataStages(InputSlab, Panels):
 
     sweep = Sweep
     verdict: Verdict | None = None
-    beside: SlabBeside | None = None  # of the task that is being written, if its slab is packed as it is multiplied
+    beside: Beside | None = None  # of the task that is being written, if its slab is packed as it is multiplied
 
     def __init__(self, plan: DataPlan):
         self.plan, self.isa, self.kind = plan, ISAS[plan.isa], ARITHMETIC[plan.compute]

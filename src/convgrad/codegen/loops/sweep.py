@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -23,13 +23,20 @@ from convgrad.plan.general.block_costs import NEAR_BYTES
 from convgrad.plan.general.data import DataPlan
 from convgrad.values import replace
 
-if TYPE_CHECKING:
-    from convgrad.codegen.by_matrix.slab_beside import SlabBeside
-
 AHEAD_BYTES = 2048
 STEPS_AHEAD = 6
 ROWS_AHEAD = 8
 MOST_WRITTEN_OUT = 8  # channels
+
+
+class Beside(Protocol):
+    """What packs a slab that tiles meet before it is whole."""
+
+    def up_to(self, b: Builder, place: Index) -> None:
+        """What is missing of all positions before one."""
+
+    def after(self, b: Builder, number: int) -> None:
+        """More of it, after a product of so many."""
 
 
 class Sweep:
@@ -38,7 +45,7 @@ class Sweep:
     def __init__(
         self, plan: DataPlan, b: Builder, slab: Value, weights: Value, results: Value, bias: Value | None,
         channels: Index, starts: list[Index], *, fresh: bool | Value, last: bool = False, room: Value | None = None,
-        walks: Callable[[], Sequence[Fetch]] | None = None, beside: SlabBeside | None = None,
+        walks: Callable[[], Sequence[Fetch]] | None = None, beside: Beside | None = None,
     ):  # fmt: skip
         self.plan, self.b, self.isa, self.kind = plan, b, ISAS[plan.isa], ARITHMETIC[plan.compute]
         self.slab, self.weights, self.results, self.bias = slab, weights, results, bias
