@@ -16,6 +16,17 @@ def test_ceilings_alone(convgrad, peaks):
     assert "reading from L1" in out
 
 
+@pytest.mark.parametrize(("tiles", "slow"), [(570, True), (630, False), (None, False)])
+def test_a_matrix_unit_that_is_slow_is_told(convgrad, peaks, tiles, slow):
+    """Six products of tiles are one of f32, of which vectors make 100 GF/s."""
+    path = peaks[1]
+    found = json.loads(path.read_text())
+    found["gflops"] |= {"bf16 tile products": tiles} if tiles else {}
+    path.write_text(json.dumps(found))
+    _, out, _ = convgrad("roofline", *peaks)
+    assert ("CONVGRAD_ISA=avx512" in out) == ("make 95 GF/s, and multiply-adds 100" in out) == slow
+
+
 def test_its_json_is_a_file_of_peaks(convgrad, peaks, tmp_path):
     _, out, _ = convgrad("roofline", "--json", *peaks)
     path = tmp_path / "again.json"

@@ -56,6 +56,8 @@ def command(args: argparse.Namespace) -> int:
         plots.roofline(args.plot, ceilings, results, title=f"{what}, {bench.describe(args)}")
     report = {"ceilings": ceilings.as_dict(), "results": [result.as_dict() for result in results]}
     text: list[str | Table] = [roofs.table(ceilings)]
+    if ceilings.advice:
+        text += ["", ceilings.advice]
     if results:
         text += ["", _table(results), f"GF/s, {bench.describe(args)}"]
         shares = [share for result in results if (share := result.roof(OURS))]

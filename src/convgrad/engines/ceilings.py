@@ -14,7 +14,7 @@ from convgrad.dtypes import COMPUTE
 from convgrad.engines.probes import cache_gb_per_s, memory_gb_per_s, products_gflops
 from convgrad.errors import FileFormatError
 from convgrad.plan.machine import Machine, current_machine
-from convgrad.plan.units import pieces_of
+from convgrad.plan.units import PRODUCTS, pieces_of
 from convgrad.problem.conv import ConvProblem
 from convgrad.runtime import num_threads, set_num_threads
 from convgrad.values import frozen
@@ -64,6 +64,19 @@ class Ceilings:
         arithmetic = problem.flops / self.peak(problem)[1] / 1e9
         reading = bytes_moved / level.gb_per_s / 1e9
         return (arithmetic, "arithmetic") if arithmetic >= reading else (reading, f"reading from {level.name}")
+
+    @property
+    def advice(self) -> str | None:
+        """What to know of a matrix unit that computes f32 slower than vectors do, as those of virtual machines may."""
+        many = len(PRODUCTS["f32", "strict"][1])
+        tiles, vectors = self.gflops.get(TILES, 0.0) / many, self.gflops["f32"]
+        if not 0 < tiles < vectors:
+            return None
+        return (
+            f"The matrix unit is slow: {many} tile products for one of f32 make {tiles:.0f} GF/s, and multiply-adds "
+            f"{vectors:.0f}. Units of virtual machines may be so for seconds at a time; if this one stays so, set "
+            "CONVGRAD_ISA=avx512, or measure with `convgrad tune` what is faster."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no infinity."""
