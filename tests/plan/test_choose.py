@@ -61,6 +61,24 @@ def test_taps_that_miss_the_input_cost_nothing(unknown, isa):
     assert far < 0.75 * near, "a tap beside the centre meets 15 rows of 33, and 15 columns"
 
 
+@pytest.mark.parametrize(("side", "channels", "on_tiles"), [(32, 810, False), (32, 816, True), (16, 810, True)])
+def test_results_that_begin_anywhere_in_far_lines_are_for_vectors(side, channels, on_tiles):
+    """Tiles store them by parts of lines."""
+    problem = problem_of(Unknown.Y, channels=(64, channels), image=side, windows=side, taps=1, batch=1, nxc=True)
+    plan = choose(problem, machine_for("amx", caches=(48 << 10, 2 << 20, 32 << 20)))
+    assert isinstance(plan, MatrixDataPlan) == on_tiles
+
+
+def test_few_channels_are_packed_by_whole_rows():
+    """A part of a row begins anew, for three channels of 113 columns as for all of a row."""
+    for channels, whole in ((3, True), (64, False)):
+        problem = problem_of(
+            Unknown.Y, channels=(channels, 32), image=224, windows=112, taps=3, stride=2, low=1, nxc=True
+        )
+        plan = choose(problem, machine_for("avx512"))
+        assert (plan.block[-1] == 112) == whole
+
+
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 @pytest.mark.parametrize(
     ("sizes", "evenly"), [({"image": 80, "windows": 80, "batch": 1}, True), ({"image": 10, "windows": 10}, False)]

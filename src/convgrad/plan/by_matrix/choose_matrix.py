@@ -35,7 +35,7 @@ from convgrad.plan.by_matrix.window_weights import ROWS_TOGETHER, WindowWeightsP
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import NEAR_BYTES, PANEL_BYTES
 from convgrad.plan.general.blocks import best_blocks, even_share
-from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
@@ -50,6 +50,7 @@ FAR_ROW = 3.5  # cycles for a row of weights from beyond L2
 PIECES = 20000.0  # cycles of VERDICT, and of borders and ends of all that is cut into pieces
 SHARED = 1.1  # times the cycles: others on a core slow tiles, and what comes from L2, more than they do vectors
 RESULT = 0.3  # cycles for a result that goes to memory and back before it is moved
+PARTS = 1.2  # cycles more for a result that tiles store, channels last, if outputs begin anywhere in lines beyond L2
 NEAR_WEIGHT, FAR_WEIGHT = 0.2, 0.4  # cycles more than vectors take to pack a weight, for every piece but the first
 FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
@@ -96,6 +97,9 @@ def matrix_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     )  # fmt: skip
     packing = prod(problem.shapes[given]) * ((TURN if channels_first else MOVE) + SPLIT * pieces)
     cost = prod(problem.shapes[solved]) * (RESULT + (TURN if out_channels_first else MOVE))
+    parts = problem.out_dtype == "f32" and not out_channels_first and out_strides[-1] % COLUMNS > 0
+    if parts and problem.bytes_of(solved) > KEPT_BYTES:
+        cost += PARTS * prod(problem.shapes[solved])
     cost += (PIECES if problem.dtype == "f32" else VERDICT) if watch else 0
     far = SIZES[problem.dtype] * prod(problem.shapes["w"]) > FAR_WEIGHTS
     cost += prod(problem.shapes["w"]) * (pieces - 1) * (FAR_WEIGHT if far else NEAR_WEIGHT)
