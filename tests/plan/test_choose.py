@@ -73,7 +73,7 @@ def test_few_channels_are_packed_by_whole_rows():
     """A part of a row begins anew, for three channels of 113 columns as for all of a row."""
     for channels, whole in ((3, True), (64, False)):
         problem = problem_of(
-            Unknown.Y, channels=(channels, 32), image=224, windows=112, taps=3, stride=2, low=1, nxc=True
+            Unknown.Y, channels=(channels, 32), image=224, windows=112, taps=3, stride=2, low=1, batch=4, nxc=True
         )
         plan = choose(problem, machine_for("avx512"))
         assert (plan.block[-1] == 112) == whole
