@@ -31,10 +31,7 @@ NEAR_BYTES = 40 * 1024  # that stay in L1
 SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
 ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
 FEW_ROWS = 5
-ROW, BEGUN = (
-    10.0,
-    60.0,
-)  # cycles for a row more to copy, and more for a part of one, since the last does not go on there
+ROW, BEGUN = 10.0, 60.0  # cycles for a row more to copy, and more for a part of one, which begins anew
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
