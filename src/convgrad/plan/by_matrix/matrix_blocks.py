@@ -36,10 +36,8 @@ VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
-UNALIGNED_ROWS, ALONE = (
-    7,
-    4,
-)  # rows that one across cache lines counts for; of one product alone, which waits for B, too
+UNALIGNED_ROWS = 7  # rows that one across cache lines counts for
+ALONE = 4  # likewise, of one product alone, which waits for B, too
 SHORT_ROW = 6.0  # cycles more to pack a row of a channel, as far as it leaves a vector empty
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
 ZERO_BYTES = 32.0  # per cycle
