@@ -46,12 +46,18 @@ class AcrossRowsSweep(MatrixSweep):
                 name="plane",
             )  # fmt: skip
 
-        for phases in product(*(axis.phases for axis in plan.axes)):
+        first, *others = product(*(axis.phases for axis in plan.axes))
+
+        def phase(phases: Phases) -> None:
             result = sum(phase.first * step for phase, (step, _) in zip(phases, results, strict=True))
             planes(0, phases, first_place(plan, phases), result)
-            if self.beside is not None:  # later phases have all of the slab, and less code
-                self.beside.up_to(b, prod(plan.slab_extent))
-                self.beside = None
+
+        phase(first)
+        if others and self.beside is not None:  # these have all of the slab, and less code
+            self.beside.up_to(b, prod(plan.slab_extent))
+            self.beside = None
+        for phases in others:
+            phase(phases)
 
     @property
     def _after(self) -> Callable[[Builder, int], None] | None:
