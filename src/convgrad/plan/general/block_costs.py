@@ -101,7 +101,8 @@ def _slab_cost(plan: DataPlan) -> float:
     apart = not plan.spread and in_planes(plan)
     padded = any(plan.padded(n) for n in range(len(plan.axes)))
     rows = prod(plan.slab_extent[:-1]) * (plan.i_block if apart or not plan.pixel_major else 1)
-    begun = BEGUN if plan.pixel_major and not apart and plan.block[-1] < plan.axes[-1].count else 0.0
+    part = plan.pixel_major and not apart and plan.block[-1] < plan.axes[-1].count
+    begun = BEGUN if part and plan.fills_lines else 0.0  # shorter vectors take longer to copy it than to begin
     cost = (
         (ROW + begun) * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
     )
