@@ -110,7 +110,11 @@ def test_workers_leave_signals_to_others_and_keep_their_own_faults(python, finis
     """What is sent to the process interrupts Python; a fault is reported by whoever handles faults, as faulthandler."""
     status = "sorted(int(line.split()[1], 16) for task in pathlib.Path('/proc/self/task').iterdir()"
     status += " for line in (task / 'status').read_text().splitlines() if line.startswith('SigBlk'))"
-    program = COMPUTE.replace("THREADS", "2") + f"\nimport pathlib, signal\nmasks = {status}\n"
+    program = COMPUTE.replace("THREADS", "2") + "\nimport pathlib, signal, time\n"
+    program += "for _ in range(500):\n"  # a thread that begins blocks all of them, and may not have run yet
+    program += (
+        f"    masks = {status}\n    if not masks[-1] >> signal.SIGSEGV - 1 & 1:\n        break\n    time.sleep(0.01)\n"
+    )
     program += "print(masks[-1] and [s.name for s in signal.Signals if not masks[-1] >> s - 1 & 1])"
     *_, last = finish(python(program)).splitlines()
     faults = {"SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS"}
