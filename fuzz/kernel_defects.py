@@ -92,8 +92,8 @@ def _swapped_rows(plain, self, *arguments):
     return [two, one, *rest]
 
 
-def _fewer_products(plain, self, b, a, x, first, products):
-    plain(self, b, a, x, first, tuple(product for product in products if product != (1, 0)))
+def _fewer_products(plain, self, b, a, x, products):
+    plain(self, b, a, x, tuple(product for product in products if product != (1, 0)))
 
 
 def _other_partners(plain, *, apart, **others):

@@ -153,7 +153,7 @@ def test_positions_are_asked_for_where_the_input_is_far(monkeypatch):
 
 
 def test_others_are_packed_before():
-    """Of one piece, of channels that are no whole lines or lie apart, of bands, and of too many positions."""
+    """Of one piece, of channels that are no whole lines or lie apart, and of bands."""
     shape = (9, 23), (9, 23), (3, 3)
     others = {
         "bf16": problem_of(Y, *shape, channels=(64, 40), low=1, dtype="bf16", out_dtype="bf16", **LAST),
@@ -164,6 +164,8 @@ def test_others_are_packed_before():
         plans = list(plans_of(problem))
         assert plans
         assert not any(plan.packs_beside for plan in plans)
+    apart = problem_of(Y, (4000,), (1400,), (2,), channels=(64, 40), dilation=2600, **LAST)
+    assert {plan.has_bands: plan.packs_beside for plan in plans_of(apart)} == {True: False, False: True}
     plan = next(plans_of(PROBLEMS["borders"]))
     assert plan.packs_beside
     assert not replace(plan, i_block=96).packs_beside

@@ -69,10 +69,9 @@ class MatrixTile:
         for walk in walks:
             walk.begin(b)
         *small, largest = self.products
-        for first, products in ((0, tuple(small)), (len(small), (largest,))):
-            if products:
-                self._reduce(b, a, x, reductions, (first, products), walks, 0)
-                walks = ()
+        for products in (tuple(small), (largest,)) if small else ((largest,),):
+            self._reduce(b, a, x, reductions, products, walks, 0)
+            walks = ()
 
     def store(self, b: Builder, c: Value, rows: Sequence[int], step: int) -> None:
         """The sums, tiles of rows and the rows of a tile as far apart as is said."""
@@ -87,7 +86,7 @@ class MatrixTile:
         return C_TILES[m * len(self.b_columns) + n]
 
     def _reduce(
-        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: tuple[int, Products],
+        self, b: Builder, a: Value, x: Value, reductions: Sequence[Reduction], products: Products,
         walks: Sequence[Fetch], done: Index,
     ) -> None:  # fmt: skip
         if not (reductions and reductions[0].pace):
@@ -95,7 +94,7 @@ class MatrixTile:
                 walk.go_on(b, done)
             walks = ()
         if not reductions:
-            self._multiply(b, a, x, *products)
+            self._multiply(b, a, x, products)
             return
         axis = reductions[0]
         assert isinstance(axis.b_step, int)
@@ -107,10 +106,9 @@ class MatrixTile:
 
         b.loop(axis.start, axis.stop, body, name="k")
 
-    def _multiply(self, b: Builder, a: Value, x: Value, first: int, products: Products) -> None:
-        """Products from a first one on."""
+    def _multiply(self, b: Builder, a: Value, x: Value, products: Products) -> None:
         held: tuple[int | None, int | None] = (None, None)
-        for number, (of_a, of_b) in enumerate(products, first):
+        for of_a, of_b in products:
             if held[0] != of_a:
                 for m, row in enumerate(self.a_rows):
                     self.unit.load(b, A_TILES[m], b.at(a, row + of_a * self.a_piece, "i16"), 2 * self.a_step)
@@ -122,4 +120,4 @@ class MatrixTile:
                 for n in range(len(self.b_columns)):
                     self.unit.multiply_add(b, self._c(m, n), A_TILES[m], B_TILES[n])
             if self.beside is not None:
-                self.beside(b, number)
+                self.beside(b, self.products.index((of_a, of_b)))

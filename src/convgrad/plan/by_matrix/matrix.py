@@ -21,8 +21,8 @@ ROWS = 16  # outputs, or channels, of a tile
 COLUMNS = 16  # channels of a tile
 DEPTH = 32  # terms of the sum that one instruction takes; in pairs where they are the rows of an operand
 MOST_PLACES = 8192  # of a slab that is packed beside products, of which runs have entries in tables
-MOST_OF_RUN = 2
-APART = 1024  # numbers
+MOST_OF_RUN = 2  # positions that are packed at a time: the fewer, the more evenly they lie among products
+APART = 1024  # numbers more from piece to piece of such a slab, where pieces would share places of L1
 FAR_BYTES = 8 * 1024 * 1024  # of tensors of bf16 that come from memory, or from a part of L3 that is far
 FAR_TILES_BYTES = 12 * 1024 * 1024  # of outputs of f32 whose tiles are moved, to go past the caches
 

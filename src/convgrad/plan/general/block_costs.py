@@ -103,9 +103,8 @@ def _slab_cost(plan: DataPlan) -> float:
     rows = prod(plan.slab_extent[:-1]) * (plan.i_block if apart or not plan.pixel_major else 1)
     part = plan.pixel_major and not apart and plan.block[-1] < plan.axes[-1].count
     begun = BEGUN if part and plan.fills_lines else 0.0  # shorter vectors take longer to copy it than to begin
-    cost = (
-        (ROW + begun) * rows + (plan.slab_size / plan.lanes if padded else 0.0) + READ_RUN * _far_runs(plan, given=True)
-    )
+    zeros = plan.slab_size / plan.lanes if padded else 0.0
+    cost = (ROW + begun) * rows + zeros + READ_RUN * _far_runs(plan, given=True)
     if plan.pixel_major and apart:  # squares of lanes turn, or parts of one
         squares = prod(plan.slab_extent[:-1]) * -(-plan.slab_extent[-1] // plan.lanes) * -(-plan.i_block // plan.lanes)
         return cost + squares * plan.lanes**2 * (TURN + plan.splitting)
