@@ -17,6 +17,7 @@ from convgrad.dtypes import numpy_dtype
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan
 from convgrad.plan.choose import variants
 from convgrad.plan.machine import machine_for, why_not
 
@@ -27,9 +28,10 @@ BF16 = ml_dtypes.bfloat16
 
 
 def variant_of(problem, isa=ISA):
-    """Which variant of a problem's plans is on tiles, of rows of the image where it has rows of outputs."""
+    """Which variant of a problem's plans is on tiles, of rows of the image, and with channels of x as rows of A."""
+    others = AcrossRowsPlan, ShiftedPairsPlan
     plans = variants(problem, machine_for(isa))
-    return [isinstance(plan, PLANS) and not isinstance(plan, AcrossRowsPlan) for plan in plans].index(True)
+    return [isinstance(plan, PLANS) and not isinstance(plan, others) for plan in plans].index(True)
 
 
 def plan_of(problem, isa=ISA):

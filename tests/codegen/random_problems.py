@@ -12,6 +12,7 @@ from convgrad.codegen.lower import lower
 from convgrad.dtypes import COMPUTE, numpy_dtype
 from convgrad.plan.by_matrix.across_rows import AcrossRowsPlan, GatheredDataPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.by_matrix.window_weights import WindowWeightsPlan
 from convgrad.plan.choose import variants
@@ -201,6 +202,8 @@ def _altered_weights(plan, rng):
     block = list(plan.block)
     for n in range(len(block) - (1 if plan.direct else 0)):
         block[n] = int(rng.integers(1, max(1, plan.axes[n].windows) + 1))
+    if isinstance(plan, ShiftedPairsPlan) and block[-1] % 2:  # whose blocks begin with pairs
+        block[-1] = min(block[-1] + 1, max(1, plan.axes[-1].windows))
     tiles = isinstance(plan, MatrixWeightsPlan)
     changed = replace(plan, block=tuple(block), unroll=1 if tiles else int(rng.integers(1, 5)))
     changed = replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))

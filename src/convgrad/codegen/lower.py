@@ -32,6 +32,7 @@ LOWERINGS = {
     "AcrossRowsPlan": "by_matrix.across_rows.AcrossRowsStages",
     "MatrixDataPlan": "by_matrix.matrix_data.MatrixStages",
     "WindowWeightsPlan": "by_matrix.window_weights.WindowSums",
+    "ShiftedPairsPlan": "by_matrix.shifted_pairs.ShiftedSums",
     "GatheredWeightsPlan": "by_matrix.gathered_weights.GatheredSums",
     "MatrixWeightsPlan": "by_matrix.matrix_weights.MatrixSums",
     "DotPointwisePlan": "by_dots.dot_pointwise.DotPointwiseStages",

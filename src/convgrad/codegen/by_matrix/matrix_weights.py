@@ -23,6 +23,7 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.problem.conv import Ints
 from convgrad.values import replace
 
 Run = tuple[Index, Index]  # from one to another
@@ -64,49 +65,71 @@ class MatrixSums(FlatSums):
 
     # --- packing
 
-    def _pieces(self, step: int, side: int) -> Pieces:
-        watch = self.watches[side] if self.watches else None
+    def _pieces(self, step: int, tensor: str) -> Pieces:
+        watch = self.watches["xy".index(tensor)] if self.watches else None
         return Pieces(self.plan.pieces, step, self.plan.exact, watch, self.room)
 
     def row_copy(self) -> Copy | PairedRuns:
         """Into pieces."""
-        numbers = replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.x_piece, 0))
-        return PairedRuns(pairs=self._paired(0), numbers=numbers) if moves_pairs(self.plan) else numbers
+        numbers = replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.x_piece, self.row_tensor))
+        return PairedRuns(pairs=self._paired(self.row_tensor), numbers=numbers) if moves_pairs(self.plan) else numbers
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
         """Channels of y, two windows at a time."""
-        plan, steps = self.plan, self.tensor_strides["y"]
-        group, channel = steps[1:3]
-        if any(axis.windows % block for axis, block in zip(plan.axes, plan.block, strict=True)):
+        plan = self.plan
+        group, channel = self.tensor_strides["y"][1:3]
+        if not self.blocks_alike:
             emit_zero(b, self.isa, "f32", slab, -(-plan.lane_slab_size * 2 // 64) * 16)
-        source = b.mul(self.bundle, group)
-        dims = []
+        source, dims = self.windows_of_y(b, starts, b.mul(self.bundle, group), plan.lane_slab)
+        pairs = self.pair_copy()
+
+        def of_block(here: Index, there: Value, lanes: Dim) -> None:
+            pairs.emit(b, b.at(at.of("y"), here, STORAGE[plan.problem.dtype]), there, dims[:-1], dims[-1], lanes)
+
+        self.each_lane_block(b, source, channel, slab, of_block)
+
+    @property
+    def blocks_alike(self) -> bool:
+        """Whether each writes all windows that another has written."""
+        return all(axis.windows % block == 0 for axis, block in zip(self.plan.axes, self.plan.block, strict=True))
+
+    def windows_of_y(
+        self, b: Builder, starts: list[Index], source: Index, strides: Ints
+    ) -> tuple[Index, list[Dim]]:  # fmt: skip
+        """Where a block begins in y, from `source` on, and its axes, in a slab of these strides."""
+        steps, dims = self.tensor_strides["y"], []
         for axis, start, block, step, there in zip(
-            plan.axes, starts, plan.block, (steps[0], *steps[3:]), plan.lane_slab, strict=True
+            self.plan.axes, starts, self.plan.block, (steps[0], *steps[3:]), strides, strict=True
         ):
             dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
             source = b.add(source, b.mul(start, step))
-        pairs = self._pair_copy()
+        return source, dims
+
+    def each_lane_block(
+        self, b: Builder, source: Index, channel: int, slab: Value, pack: Callable[[Index, Value, Dim], None]
+    ) -> None:  # fmt: skip
+        """Let `pack` the channels of each one, from where they begin in the tensor to where they do in the slab."""
+        plan = self.plan
 
         def of_block(lane_block: Index, _: object) -> None:
             count: Index = plan.width
             if plan.lane_count % plan.width:
                 count = b.minimum(b.sub(plan.lane_count, b.mul(lane_block, plan.width)), plan.width)
-            here = b.at(at.of("y"), b.add(source, b.mul(lane_block, plan.width * channel)), STORAGE[plan.problem.dtype])
             there = b.at(slab, b.mul(b.sub(lane_block, self.first_block), plan.lane_slab_block), "i16")
-            pairs.emit(b, here, there, dims[:-1], dims[-1], Dim(count, channel, 1))
+            pack(b.add(source, b.mul(lane_block, plan.width * channel)), there, Dim(count, channel, 1))
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
 
-    def _pair_copy(self) -> PairCopy | PairedLanes:
+    def pair_copy(self) -> PairCopy | PairedLanes:
+        """From the tensor of lanes to its slab."""
         plan = self.plan
         if moves_pairs(plan):
-            return PairedLanes(copy=self._paired(1), width=plan.width)
-        pieces = self._pieces(plan.y_piece, 1)
+            return PairedLanes(copy=self._paired(self.lane_tensor), width=plan.width)
+        pieces = self._pieces(plan.lane_piece, self.lane_tensor)
         return PairCopy(isa=self.isa, src_dtype=plan.problem.dtype, pieces=pieces, width=plan.width)
 
-    def _paired(self, side: int) -> PairedCopy:
-        watch = self.watches[side] if self.watches else None
+    def _paired(self, tensor: str) -> PairedCopy:
+        watch = self.watches["xy".index(tensor)] if self.watches else None
         return paired_copy(self.isa, self.plan.problem.dtype, watch, self.room, ahead=self.plan.asks_ahead)
 
     # --- arithmetic
@@ -174,7 +197,7 @@ class MatrixSums(FlatSums):
             a_piece=plan.row_piece,
             b_columns=range(0, 2 * plan.width, 2 * COLUMNS),
             b_step=2 * plan.width,
-            b_piece=plan.y_piece,
+            b_piece=plan.lane_piece,
             c_rows=range(0, rows * of_row, ROWS * of_row),
             c_step=of_row,
         )

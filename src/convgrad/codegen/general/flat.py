@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.paired_windows import PairedRuns, each_plane
 from convgrad.codegen.copies.zeroing import emit_zero
@@ -30,55 +32,69 @@ class FlatSums(SumsStage):
 
     def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:
         """Channels of x, the elements of each flat axis in planes."""
-        plan, steps = self.plan, self.tensor_strides["x"]
-        group, channel = steps[1:3]
-        strides, channel_step = plan.row_slab
-        outer = len(plan.outer)
+        plan = self.plan
+        group, channel = self.tensor_strides["x"][1:3]
         if any(axis.clipped and axis.windows > block for axis, block in zip(plan.axes, plan.block, strict=True)):
             emit_zero(b, self.isa, "f32", at.scratch, self.row_slab_bytes // 4)  # other blocks left their own there
         count: Index = plan.share_rows
         if plan.row_count % plan.share_rows:
             count = b.minimum(b.sub(plan.row_count, self.first_row), count)
         source = b.dot([(self.bundle, group), (self.first_row, channel)])
+        copy, planes, pitch = self.row_copy(), plan.axes[-1].stride, plan.plane_strides[0][-1]
+
+        def pack(place: Index, there: Index, dims: list[Dim], columns: Dim) -> None:
+            tensor = b.at(at.of("x"), place, STORAGE[plan.problem.dtype])
+            packed = b.at(at.scratch, there, self.slab_kind)
+            if planes == 1:
+                copy.emit(b, tensor, packed, [*dims, columns])
+            else:
+                copy.emit_planes(b, tensor, packed, dims, columns, planes, pitch)
+
+        self.parts_of_x(b, starts, source, [Dim(count, channel, plan.row_slab[1])], 1, pack)
+
+    def parts_of_x(
+        self, b: Builder, starts: list[Index], source: Index, dims: list[Dim], unit: int,
+        pack: Callable[[Index, Index, list[Dim], Dim], None],
+    ) -> None:  # fmt: skip
+        """Let `pack` what x has of a block, plane by plane of rows, in a slab whose elements are `unit` numbers.
+
+        It is told where to begin in x, from `source` on, and in the slab, which axes there are besides `dims`, and
+        columns, whose elements belong to planes in turn.
+        """
+        plan, steps = self.plan, self.tensor_strides["x"]
+        outer = len(plan.outer)
         target: Index = 0
-        dims = [Dim(count, channel, channel_step)]
         for axis, start, extent, step, slab in zip(
-            plan.outer, starts, plan.outer_extent, (steps[0], *steps[3:]), strides, strict=False
+            plan.outer, starts, plan.outer_extent, (steps[0], *steps[3:]), plan.x_outer_strides, strict=False
         ):
             origin, low, high = self._inside(b, axis, start, 0, extent)
-            dims.append(Dim(b.sub(high, low), step, slab))
-            source, target = b.add(source, b.mul(b.add(origin, low), step)), b.add(target, b.mul(low, slab))
-        copy = self.row_copy()
-        plane_steps = plan.plane_strides[0]
+            dims = [*dims, Dim(b.sub(high, low), step, unit * slab)]
+            source, target = b.add(source, b.mul(b.add(origin, low), step)), b.add(target, b.mul(low, unit * slab))
+        plane_steps, element_steps = plan.plane_strides
         flat_steps = steps[2 + outer :] if outer > 0 else steps[3:]
         *rows, columns = zip(plan.flat, starts[outer:], flat_steps, strict=True)
 
-        def pack(place: Index, there: Index, dims: list[Dim]) -> None:
+        def of_plane(place: Index, there: Index, dims: list[Dim]) -> None:
             axis, start, step = columns
             extent = plan.planes[-1] * plan.plane_extent[-1]
-            origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
-            place, there = b.add(place, b.mul(b.add(origin, low), step)), b.add(there, b.floor_div(low, axis.stride))
-            tensor = b.at(at.of("x"), place, STORAGE[plan.problem.dtype])
-            packed = b.at(at.scratch, there, self.slab_kind)
-            inner = Dim(b.sub(high, low), step, 1)
-            if axis.stride == 1:
-                copy.emit(b, tensor, packed, [*dims, inner])
-            else:
-                copy.emit_planes(b, tensor, packed, dims, inner, axis.stride, plane_steps[-1])
+            origin, low, high = self._inside(b, axis, start, plan.lead(len(plan.axes) - 1), extent)
+            place = b.add(place, b.mul(b.add(origin, low), step))
+            there = b.add(there, b.mul(b.floor_div(low, axis.stride), unit))
+            pack(place, there, dims, Dim(b.sub(high, low), step, 1))
 
         if not rows:
-            pack(source, target, dims)
+            of_plane(source, target, dims)
             return
         axis, start, step = rows[0]
         extent = plan.planes[0] * plan.plane_extent[0]
-        origin, low, high = self._inside(b, axis, start, plan.lead(axis), extent)
+        origin, low, high = self._inside(b, axis, start, plan.lead(outer), extent)
 
         def plane(remainder: Index, many: Index) -> None:
             first = b.add(low, remainder)  # low is a multiple of the stride
             place = b.add(source, b.mul(b.add(origin, first), step))
-            there = b.add(target, b.mul(remainder, plane_steps[0]))
-            there = b.add(there, b.mul(b.floor_div(low, axis.stride), plan.plane_strides[1][0]))
-            pack(place, there, [*dims, Dim(many, axis.stride * step, plan.plane_strides[1][0])])
+            there = b.add(target, b.mul(remainder, unit * plane_steps[0]))
+            there = b.add(there, b.mul(b.floor_div(low, axis.stride), unit * element_steps[0]))
+            of_plane(place, there, [*dims, Dim(many, axis.stride * step, unit * element_steps[0])])
 
         each_plane(b, b.sub(high, low), axis.stride, plane)
 
@@ -95,7 +111,7 @@ class FlatSums(SumsStage):
     def tap_place(self, b: Builder, n: int, r: Index) -> Index:
         """How far tap r of axis n, one of those that are flat, moves windows in the slab: to a plane, and in it."""
         plan, axis, flat = self.plan, self.plan.axes[n], n - len(self.plan.outer)
-        place = b.add(b.mul(r, axis.dilation), plan.lead(axis))
+        place = b.add(b.mul(r, axis.dilation), plan.lead(n))
         whole = b.floor_div(place, axis.stride)
         rest = b.sub(place, b.mul(whole, axis.stride))
         planes, within = plan.plane_strides

@@ -28,9 +28,11 @@ from convgrad.plan.by_matrix.matrix_blocks import (
     TILE_OVERHEAD,
     VERDICT,
     best_window_blocks,
+    gathering,
     step_cycles,
 )
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan, shifts_pairs
 from convgrad.plan.by_matrix.window_weights import ROWS_TOGETHER, WindowWeightsPlan
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import NEAR_BYTES, PANEL_BYTES
@@ -56,6 +58,7 @@ FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_OF_WINDOWS = 16  # channels of x whose taps share blocks of tiles
 WINDOWS_FIRST, WINDOWS_LAST = 1.05, 1.4  # times the cycles: of such, channels of y being first or last
+STRIDED = 1.08  # times the cycles of plans that deal columns of x to planes, against those that move whole columns
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
 
@@ -186,18 +189,35 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
     pieces, products = found
     watch = needs_watch(problem.dtype, pieces)
     c, k = problem.x_channels, problem.y_channels
-    row_tiles, lane_tiles = 2 if c > ROWS else 1, 2 if k > COLUMNS else 1
-    for kind in (MatrixWeightsPlan, GatheredWeightsPlan):
+
+    def blocked(kind: type[MatrixWeightsPlan], side: str, rows: int, lanes: int) -> tuple[float, MatrixWeightsPlan]:
         plan = kind(
-            problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side="y",
-            vectors=lane_tiles, lane_groups=1, spread=False, row_channels=row_tiles * ROWS, tile_taps=1,
-            block=(1,) * len(axes), chunks=1, lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces,
-            products=products, watch=watch,
+            problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side=side,
+            vectors=2 if lanes > COLUMNS else 1, lane_groups=1, spread=False,
+            row_channels=(2 if rows > ROWS else 1) * ROWS, tile_taps=1, block=(1,) * len(axes), chunks=1,
+            lane_shares=1, row_shares=1, x_pixel_major=False, pieces=pieces, products=products, watch=watch,
         )  # fmt: skip
-        cycles, plan = best_window_blocks(plan)
+        return best_window_blocks(plan)
+
+    flat, gathered = (blocked(kind, "y", c, k) for kind in (MatrixWeightsPlan, GatheredWeightsPlan))
+    if shifts_pairs(problem, pieces):
+        cycles, plan = blocked(ShiftedPairsPlan, "x", k, c)
+        dealt = STRIDED if problem.stride[-1] > 1 else 1.0
+        counted = dealt * min(flat[0], gathered[0] + gathering(gathered[1]))
+        yield _felt(problem, _credited(cycles, min(flat[0], gathered[0]), counted)), plan
+    for cycles, plan in (flat, gathered):
         yield _felt(problem, cycles), plan
     if 0 < c <= MOST_OF_WINDOWS and prod(problem.taps) > 1 and pieces <= MOST_PIECES:
         plan = as_kind(WindowWeightsPlan, plan, row_channels=ROWS_TOGETHER, row_shares=1, chunks=1, lane_shares=1)
         cycles, plan = best_window_blocks(plan)
         first = abs(problem.y_strides[2]) > abs(problem.y_strides[-1])
         yield _felt(problem, cycles) * (WINDOWS_FIRST if first else WINDOWS_LAST), plan
+
+
+def _credited(cycles: float, others: float, counted: float) -> float:
+    """What a plan of shifted pairs counts, with the cycles of others on tiles, and what those count against it.
+
+    Where it outdoes them, it is no worse than they are, and half of what it gains is believed: against vectors, which
+    do not pack, multiply and store alike, that is not known as well.
+    """
+    return min(others, (cycles + others) / 2) if cycles < counted else cycles

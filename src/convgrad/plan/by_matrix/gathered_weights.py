@@ -30,6 +30,11 @@ class GatheredWeightsPlan(MatrixWeightsPlan):
         return False
 
     @property
+    def across_lines(self) -> float:
+        """None: rows begin where copies do."""
+        return 0.0
+
+    @property
     def longest(self) -> int:
         """The outermost axis of which a block has several windows: what its taps do not meet x in is left out."""
         return next((n for n, size in enumerate(self.block) if size > 1), len(self.block) - 1)

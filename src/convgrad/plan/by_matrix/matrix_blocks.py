@@ -14,6 +14,7 @@ from convgrad.plan.by_dots.dots import LANES, PAIR, DotWeightsPlan
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
+from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan
 from convgrad.plan.costs import LOOK, MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import OVERFLOW
 from convgrad.plan.general.blocks import even_share
@@ -35,6 +36,8 @@ TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
+TURNED_WEIGHT = 1.0  # cycles more to write a weight whose lanes are channels of x
+LATER = 0.1  # cycles to pair a number of x again, one window later, for every piece
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 7  # rows that one across cache lines counts for
 ALONE = 4  # likewise, of one product alone, which waits for B, too
@@ -70,7 +73,7 @@ def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
         of_x=blocks * plan.x_outer_strides[0] * plan.outer_extent[0],  # with what blocks have in common, and zeros
         of_y=blocks * prod(plan.block),
         row_bytes=size * plan.row_slab[1],
-        lane_bytes=size * plan.lane_slab_block,
+        lane_bytes=plan.packed_bytes * plan.lane_slab_size // plan.share_blocks,
     )
 
 
@@ -82,6 +85,8 @@ def best_window_blocks(plan: Plan) -> tuple[float, Plan]:
     candidates: list[tuple[float, Plan, _OfBlock]] = []
     for block in _blocks(plan):
         blocked = replace(plan, block=block)
+        if isinstance(blocked, ShiftedPairsPlan) and not blocked.begins_with_pairs:
+            continue
         found = _of_block(blocked)
         for rows, lanes in shares:
             for candidate in _chunked(replace(blocked, row_shares=rows, lane_shares=lanes)):
@@ -141,26 +146,13 @@ def _products(plan: MatrixWeightsPlan) -> float:
     rows = row_tiles * plan.rows
     a_loads, b_loads = loads_of(plan.products)
     across_lines = ALONE if len(plan.products) == 1 else UNALIGNED_ROWS
-    a_rows = 1.0 if gathered else 1 + (across_lines - 1) * _unaligned(plan)
+    a_rows = 1 + (across_lines - 1) * plan.across_lines
     loads = (a_loads * a_rows * rows + b_loads * lane_tiles * ROWS) / LOAD_ROWS
     step = step_cycles(len(plan.products) * row_tiles * lane_tiles, loads)
     steps = plan.depth / DEPTH * (_met(plan.axes[plan.longest]) if gathered else prod(plan.outer_block))
     sums = TILE_OVERHEAD + SUM_ROWS * rows * lane_tiles
     tiles = plan.row_blocks * plan.lane_blocks * plan.problem.groups
     return prod(plan.block_grid) * tiles * (steps * step + sums)
-
-
-def _unaligned(plan: MatrixWeightsPlan) -> float:
-    """The share of taps that move rows of A by other than whole ones."""
-    outer = len(plan.outer)
-    aligned = 1.0
-    for n, axis in enumerate(plan.axes):
-        if n < outer:
-            places = [r * axis.dilation * plan.row_slab[0][n] for r in range(axis.taps)]
-        else:
-            places = [plan.tap_place(n, r) for r in range(axis.taps)]
-        aligned *= sum(1 for place in places if place % DEPTH == 0) / max(1, axis.taps)
-    return 1 - aligned
 
 
 def step_cycles(products: int, loads: float) -> float:
@@ -180,8 +172,13 @@ def _dot_products(plan: DotWeightsPlan) -> float:
     return prod(plan.block_grid) * tiles * (steps + sums)
 
 
+def gathering(plan: MatrixWeightsPlan) -> float:
+    """Cycles of gathering what taps meet, in all shares of the lanes."""
+    return plan.lane_shares * _gathered(plan)
+
+
 def _gathered(plan: MatrixWeightsPlan) -> float:
-    """Cycles of gathering what taps meet."""
+    """The same in each."""
     if not isinstance(plan, GatheredWeightsPlan):
         return 0.0
     lines = prod(plan.block[:-1]) * -(-plan.block[-1] // DEPTH) * plan.pieces * plan.row_channels
@@ -203,15 +200,20 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> floa
     dots = isinstance(plan, DotWeightsPlan)
     squares = not turned["y"] and dots  # of whole vectors, however few channels there are
     empty = max(0.0, 1 - plan.block[-1] / LANES)
-    for name, count, channels, again, turn in (
-        ("x", block.of_x, p.x_channels, plan.lane_shares, turned["x"] or plan.axes[-1].stride > 1),
-        ("y", block.of_y, max(p.y_channels, LANES if squares else 0), plan.row_shares, not turned["y"]),
+    of_rows, of_lanes = (plan.lane_shares, plan.row_shares)[:: 1 if plan.rows_shift else -1]
+    for name, count, channels, again in (
+        ("x", block.of_x, p.x_channels, of_rows),
+        ("y", block.of_y, max(p.y_channels, LANES if squares else 0), of_lanes),
     ):
+        rows = name == ("x" if plan.rows_shift else "y")
+        turn = turned[name] or (name == "x" and plan.axes[-1].stride > 1) if rows else not turned[name]
         packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
         if dots and not turned[name]:
             packing += count / plan.block[-1] * channels * p.groups * again * SHORT_ROW * empty
         elif dots and p.groups > 1:
             packing += count * p.groups * again * PIECE
+    if isinstance(plan, ShiftedPairsPlan) and plan.odd_taps:
+        packing += block.of_x * p.x_channels * p.groups * of_rows * plan.pieces * LATER
     slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
     tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
@@ -223,7 +225,7 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> floa
 
 def _sum_cost(plan: MatrixWeightsPlan) -> float:
     """To make weights of the sums of all chunks; to clear, write and read those that tasks share, too."""
-    cycles = plan.sum_size * SUM_MOVE
+    cycles = plan.sum_size * (SUM_MOVE if plan.rows_shift else SUM_MOVE + TURNED_WEIGHT)
     if not plan.own_sums:
         far = 4 * plan.chunks * plan.sum_size > FAR_SUM_BYTES
         cycles += 2 * plan.chunks * plan.sum_size * SUM_MOVE * (FAR_SUM if far else 1)

@@ -127,6 +127,18 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return whole and blocks and self.depth == self.summed and not any(axis.clipped for axis in self.axes)
 
     @property
+    def across_lines(self) -> float:
+        """The share of taps that move rows of A by other than whole ones."""
+        aligned = 1.0
+        for n, axis in enumerate(self.axes):
+            if n < len(self.outer):
+                places = [r * axis.dilation * self.row_slab[0][n] for r in range(axis.taps)]
+            else:
+                places = [self.tap_place(n, r) for r in range(axis.taps)]
+            aligned *= sum(1 for place in places if place % DEPTH == 0) / max(1, axis.taps)
+        return 1 - aligned
+
+    @property
     def summed(self) -> int:
         """Windows that `depth` is made of."""
         return prod(self.flat_block)
@@ -143,14 +155,14 @@ class MatrixWeightsPlan(FlatWeightsPlan):
         return prod(self.outer_block) * self.depth * self.width
 
     @property
-    def y_piece(self) -> int:
+    def lane_piece(self) -> int:
         """From a piece of y to the next."""
         return self.share_blocks * self.lane_slab_block
 
     @property
     def lane_slab_size(self) -> int:
         """All of y."""
-        return self.pieces * self.y_piece
+        return self.pieces * self.lane_piece
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""

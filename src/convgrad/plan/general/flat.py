@@ -52,9 +52,9 @@ class FlatWeightsPlan(WeightsPlan):
             for axis, block in zip(self.outer, self.outer_block, strict=True)
         )
 
-    def lead(self, axis: WindowAxis) -> int:
+    def lead(self, n: int) -> int:
         """Elements of the slab before the first that tap 0 of a block meets, so that planes begin with remainder 0."""
-        return -axis.low % axis.stride
+        return -self.axes[n].low % self.axes[n].stride
 
     @property
     def pitch_unit(self) -> int:
@@ -65,8 +65,8 @@ class FlatWeightsPlan(WeightsPlan):
     def plane_extent(self) -> Ints:
         """Elements per flat axis of one plane; the innermost is the pitch."""
         extents = [
-            block + (axis.dilation * (axis.taps - 1) + self.lead(axis)) // axis.stride
-            for axis, block in zip(self.flat, self.flat_block, strict=True)
+            block + (axis.dilation * (axis.taps - 1) + self.lead(n)) // axis.stride
+            for n, (axis, block) in enumerate(zip(self.flat, self.flat_block, strict=True), len(self.outer))
         ]
         return (*extents[:-1], extents[-1] + -extents[-1] % self.pitch_unit)
 
@@ -105,5 +105,5 @@ class FlatWeightsPlan(WeightsPlan):
     def tap_place(self, n: int, r: int) -> int:
         """Where the slab has what tap r of axis n, a flat one, meets for window 0."""
         axis, m = self.axes[n], n - len(self.outer)
-        whole, rest = divmod(r * axis.dilation + self.lead(axis), axis.stride)
+        whole, rest = divmod(r * axis.dilation + self.lead(n), axis.stride)
         return whole * self.plane_strides[1][m] + rest * self.plane_strides[0][m]
