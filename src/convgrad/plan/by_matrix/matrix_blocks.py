@@ -58,21 +58,19 @@ class _OfBlock:
     """What shares and chunks do not change."""
 
     products: float  # cycles
-    gathered: float  # likewise, in each share of the lanes
-    of_x: int  # numbers of a channel that all blocks pack
-    of_y: int
-    row_bytes: int  # of the slab, per channel of x
+    of_rows: float  # to pack the side that gives the rows, and to gather what taps meet, in each share of the lanes
+    of_lanes: float  # to pack the other side, in each share of the rows
+    row_bytes: int  # of the slab, per channel that is a row
     lane_bytes: int  # per block of lanes
 
 
 def _of_block(plan: MatrixWeightsPlan) -> _OfBlock:
-    blocks, size = prod(plan.block_grid), plan.packed_bytes * plan.pieces
+    row_side, lane_side = "xy" if plan.rows_shift else "yx"
     return _OfBlock(
         products=_products(plan),
-        gathered=_gathered(plan),
-        of_x=blocks * plan.x_outer_strides[0] * plan.outer_extent[0],  # with what blocks have in common, and zeros
-        of_y=blocks * prod(plan.block),
-        row_bytes=size * plan.row_slab[1],
+        of_rows=_gathered(plan) + _packing(plan, row_side),
+        of_lanes=_packing(plan, lane_side),
+        row_bytes=plan.packed_bytes * plan.pieces * plan.row_slab[1],
         lane_bytes=plan.packed_bytes * plan.lane_slab_size // plan.share_blocks,
     )
 
@@ -186,6 +184,26 @@ def _gathered(plan: MatrixWeightsPlan) -> float:
     return GATHER * prod(plan.block_grid) * tiles * lines
 
 
+def _packing(plan: MatrixWeightsPlan, tensor: str) -> float:
+    """Cycles of packing all blocks of one side, once."""
+    p, dots, rows = plan.problem, isinstance(plan, DotWeightsPlan), (tensor == "x") == plan.rows_shift
+    turned = abs(p.strides[tensor][2]) < abs(p.strides[tensor][-1])  # channels are innermost
+    if tensor == "x":
+        count = plan.x_outer_strides[0] * plan.outer_extent[0]  # with what blocks have in common, and zeros
+        channels, turn = p.x_channels, (turned or plan.axes[-1].stride > 1) if rows else not turned
+    else:
+        count, turn = prod(plan.block), turned if rows else not turned
+        channels = max(p.y_channels, LANES) if dots and turn else p.y_channels  # in squares of whole vectors
+    each = channels * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
+    if isinstance(plan, ShiftedPairsPlan) and tensor == "x" and plan.odd_taps:
+        each += channels * plan.pieces * LATER
+    if dots and not turned:
+        each += channels / plan.block[-1] * SHORT_ROW * max(0.0, 1 - plan.block[-1] / LANES)
+    elif dots and p.groups > 1:
+        each += PIECE
+    return prod(plan.block_grid) * count * p.groups * each
+
+
 def _met(axis: WindowAxis) -> float:
     """The share of the windows of an axis that a tap meets x in, on average."""
     met = (axis.met(r) for r in range(axis.taps))
@@ -194,31 +212,12 @@ def _met(axis: WindowAxis) -> float:
 
 def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> float:
     """All cycles; more where slabs outgrow the cache or tasks are too few. Packing counts `packed` times."""
-    p, blocks = plan.problem, prod(plan.block_grid)
-    turned = {name: abs(p.strides[name][2]) < abs(p.strides[name][-1]) for name in "xy"}  # channels are innermost
-    packing = block.gathered * plan.lane_shares
-    dots = isinstance(plan, DotWeightsPlan)
-    squares = not turned["y"] and dots  # of whole vectors, however few channels there are
-    empty = max(0.0, 1 - plan.block[-1] / LANES)
-    of_rows, of_lanes = (plan.lane_shares, plan.row_shares)[:: 1 if plan.rows_shift else -1]
-    for name, count, channels, again in (
-        ("x", block.of_x, p.x_channels, of_rows),
-        ("y", block.of_y, max(p.y_channels, LANES if squares else 0), of_lanes),
-    ):
-        rows = name == ("x" if plan.rows_shift else "y")
-        turn = turned[name] or (name == "x" and plan.axes[-1].stride > 1) if rows else not turned[name]
-        packing += count * channels * p.groups * again * ((TURN if turn else MOVE) + SPLIT * plan.pieces)
-        if dots and not turned[name]:
-            packing += count / plan.block[-1] * channels * p.groups * again * SHORT_ROW * empty
-        elif dots and p.groups > 1:
-            packing += count * p.groups * again * PIECE
-    if isinstance(plan, ShiftedPairsPlan) and plan.odd_taps:
-        packing += block.of_x * p.x_channels * p.groups * of_rows * plan.pieces * LATER
+    blocks, tasks = prod(plan.block_grid), prod(plan.grid)
+    packing = block.of_rows * plan.lane_shares + block.of_lanes * plan.row_shares
     slabs = block.row_bytes * plan.share_rows + block.lane_bytes * plan.share_blocks
-    tasks = prod(plan.grid)
     zeroed = tasks if blocks == plan.chunks else blocks * tasks // plan.chunks
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
-    cycles = (LOOK if dots else VERDICT) if plan.watch else 0.0
+    cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
     cycles += block.products * (1 + overflow) + packed * packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
     return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
 

@@ -48,9 +48,9 @@ class ShiftedPairsPlan(MatrixWeightsPlan):
 
     @property
     def odd_taps(self) -> bool:
-        """Whether a tap moves x by an odd number of windows."""
-        n = len(self.axes) - 1
-        return any(self.tap_place(n, r) % PAIR for r in range(self.axes[n].taps))
+        """Whether a tap moves x by an odd number of windows: rows and planes have even ones."""
+        axis, lead = self.axes[-1], self.lead(len(self.axes) - 1)
+        return any((r * axis.dilation + lead) // axis.stride % PAIR for r in range(axis.taps))
 
     @property
     def fills_slabs(self) -> bool:
