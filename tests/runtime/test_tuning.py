@@ -24,7 +24,7 @@ def problem(rng):
 
 @pytest.fixture
 def second_is_fastest(monkeypatch):
-    monkeypatch.setattr(tuning, "_race", lambda calls, seconds: (2.0, 1.0, *[3.0] * len(calls))[: len(calls)])
+    monkeypatch.setattr(tuning, "race", lambda calls, seconds: (2.0, 1.0, *[3.0] * len(calls))[: len(calls)])
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_calls_take_turns_and_hopeless_ones_are_dropped():
 
         return run
 
-    slow, fast = tuning._race([waiting("slow"), waiting("fast")], 0.1)
+    slow, fast = tuning.race([waiting("slow"), waiting("fast")], 0.1)
     assert slow > 10 * fast
     assert order[:8] == ["slow", "fast"] * 4  # once to warm up, once to count calls, two rounds
     assert set(order[8:]) == {"fast"}
@@ -80,7 +80,7 @@ def test_calls_take_turns_and_hopeless_ones_are_dropped():
 def test_arrays_hold_what_strides_reach(rng):
     problem, *_ = case("Convolution", "dense", "NCX", rng, bias=True)
     backwards = replace(problem, x_strides=(0, 0, *(-step for step in problem.x_strides[2:])), bias_stride=3)
-    arrays = tuning._Arrays(backwards)
+    arrays = tuning.Arrays(backwards)
     x, w, y, bias = arrays.held
     reach = sum(
         (extent - 1) * -step for extent, step in zip(problem.shapes["x"][2:], backwards.x_strides[2:], strict=True)
@@ -99,7 +99,7 @@ def test_unusual_problems_are_tuned(problem, changes):
 def test_problems_with_two_results_are_tuned(of, rng):
     problem, *_ = case("ConvolutionBackwardWeights", "dense", "NCX", rng)
     asked = replace(problem, bias_gradient=of, bias_stride=-2)
-    arrays = tuning._Arrays(asked)
+    arrays = tuning.Arrays(asked)
     channels = problem.groups * {"x": problem.x_channels, "y": problem.y_channels}[of]
     assert arrays.held[3].size == 2 * channels - 1
     assert arrays.addresses[3] == arrays.held[3].ctypes.data + 4 * 2 * (channels - 1)
@@ -179,7 +179,7 @@ def test_everything_can_be_forgotten(problem, cache_folder):
 @pytest.mark.usefixtures("second_is_fastest")
 def test_another_verdict_replaces_the_first(problem, monkeypatch):
     tuning.tune(problem)
-    monkeypatch.setattr(tuning, "_race", lambda calls, seconds: (1.0,) * len(calls))
+    monkeypatch.setattr(tuning, "race", lambda calls, seconds: (1.0,) * len(calls))
     assert tuning.tune(problem).chosen == 0
     decisions.forget_in_memory()
     assert decisions.variant_of(problem, current_machine()) == 0
@@ -243,7 +243,7 @@ convgrad.convolution(x, w, strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], d
 """
 TUNE = """
 from convgrad.runtime import decisions, tuning
-tuning._race = lambda calls, seconds: (2.0, 1.0)
+tuning.race = lambda calls, seconds: (2.0, 1.0)
 print(tuning.tune(made.problem).chosen)
 """
 TELL = """

@@ -54,8 +54,8 @@ def tune(problem: ConvProblem, machine: Machine | None = None, *, seconds: float
     machine = machine or current_machine()
     plans = tuple(str(plan).partition("\n")[0] for plan in variants(problem, machine))
     built = [kernels.kernel_of_variant(problem, machine, variant) for variant in range(len(plans))]
-    arrays = _Arrays(problem)
-    times = _race([lambda kernel=kernel: kernel(*arrays.addresses) for kernel in built], seconds)
+    arrays = Arrays(problem)
+    times = race([lambda kernel=kernel: kernel(*arrays.addresses) for kernel in built], seconds)
     chosen = _choose(times)
     remembered = decisions.remember(problem, machine, chosen)
     kernels.forget(problem, machine)
@@ -83,7 +83,7 @@ def _choose(times: Sequence[float]) -> int:
     return best if times[best] <= CLEARLY * times[0] else 0
 
 
-def _race(calls: Sequence[Callable[[], None]], seconds: float) -> tuple[float, ...]:
+def race(calls: Sequence[Callable[[], None]], seconds: float) -> tuple[float, ...]:
     """The fastest time of each call. They take turns, so that what disturbs one disturbs them all."""
     for call in calls:
         call()  # the first has to get its memory and start the threads
@@ -108,7 +108,7 @@ def _time(call: Callable[[], None], repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-class _Arrays:
+class Arrays:
     """Memory for every tensor of a problem, with finite random numbers in it."""
 
     def __init__(self, problem: ConvProblem) -> None:
