@@ -58,6 +58,7 @@ FAR_WEIGHTS = 1024 * 1024  # bytes of weights from which they are
 FAR_PANEL = 1024 * 1024  # bytes of weights of one block of tiles that no L2 keeps
 MOST_OF_WINDOWS = 16  # channels of x whose taps share blocks of tiles
 WINDOWS_FIRST, WINDOWS_LAST = 1.05, 1.4  # times the cycles: of such, channels of y being first or last
+COPIED = 0.5  # of what copies for taps are taken to cost, more, against plans that do without
 STRIDED = 1.08  # times the cycles of plans that deal columns of x to planes, against those that move whole columns
 MOST_PLANES = 16  # strides up to which x is worth packing in planes
 
@@ -203,7 +204,7 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
     if shifts_pairs(problem, pieces):
         cycles, plan = blocked(ShiftedPairsPlan, "x", k, c)
         dealt = STRIDED if problem.stride[-1] > 1 else 1.0
-        counted = dealt * min(flat[0], gathered[0] + gathering(gathered[1]))
+        counted = dealt * min(flat[0], gathered[0] + COPIED * gathering(gathered[1]))
         yield _felt(problem, _credited(cycles, min(flat[0], gathered[0]), counted)), plan
     for cycles, plan in (flat, gathered):
         yield _felt(problem, cycles), plan

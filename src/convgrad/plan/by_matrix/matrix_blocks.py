@@ -36,7 +36,7 @@ TILE_OVERHEAD = 60.0  # cycles to zero, store and loop, per block of tiles
 VERDICT = 8000.0  # cycles to look at what was noted and begin two more stages
 PIECE = 6.0  # to find the channels of a group at a position, where others lie between them and the next
 GATHER = 2.0  # cycles for a row of up to 32 bf16 that is moved from anywhere to anywhere in L2
-TURNED_WEIGHT = 1.0  # cycles more to write a weight whose lanes are channels of x
+TURNED_WEIGHT = 1.0  # cycles more to write a weight whose lanes are channels of x, which lie apart
 LATER = 0.1  # cycles to pair a number of x again, one window later, for every piece
 SUM_ROWS = 3.0  # cycles for a row of sums that is fetched and stored
 UNALIGNED_ROWS = 7  # rows that one across cache lines counts for
@@ -224,7 +224,8 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> floa
 
 def _sum_cost(plan: MatrixWeightsPlan) -> float:
     """To make weights of the sums of all chunks; to clear, write and read those that tasks share, too."""
-    cycles = plan.sum_size * (SUM_MOVE if plan.rows_shift else SUM_MOVE + TURNED_WEIGHT)
+    turned = not plan.rows_shift and plan.problem.w_strides[2] != 1
+    cycles = plan.sum_size * (SUM_MOVE + TURNED_WEIGHT if turned else SUM_MOVE)
     if not plan.own_sums:
         far = 4 * plan.chunks * plan.sum_size > FAR_SUM_BYTES
         cycles += 2 * plan.chunks * plan.sum_size * SUM_MOVE * (FAR_SUM if far else 1)
