@@ -73,6 +73,16 @@ def test_sums_become_weights(kind, innermost):
         check_plan(problem, plan, MACHINE, low=True)
 
 
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("side", ["x", "y"])
+def test_either_side_has_a_bias_gradient(side, layout):
+    problem = problem_of(W, (12, 13), (10, 11), (3, 3), channels=(37, 49), batch=2, layout=layout, bias_gradient=side)
+    plan = plan_of(problem)
+    for block, chunks, lane_shares, row_shares in (((2, 10, 11), 1, 1, 1), ((1, 5, 4), 2, 2, 1), ((1, 5, 4), 1, 1, 2)):
+        shared = replace(plan, block=block, chunks=chunks, lane_shares=lane_shares, row_shares=row_shares)
+        check_plan(problem, shared, MACHINE, low=True)
+
+
 def test_random_problems():
     found = 0
     for seed in range(300, 480):
