@@ -22,7 +22,7 @@ def fresh(tmp_path, monkeypatch):
 
 @pytest.fixture
 def second_is_fastest(monkeypatch):
-    monkeypatch.setattr(tuning, "_race", lambda calls, seconds: (2.0, 1.0, *[3.0] * len(calls))[: len(calls)])
+    monkeypatch.setattr(tuning, "race", lambda calls, seconds: (2.0, 1.0, *[3.0] * len(calls))[: len(calls)])
 
 
 @pytest.mark.usefixtures("second_is_fastest", "vectors")
