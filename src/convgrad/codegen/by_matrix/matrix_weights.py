@@ -11,7 +11,6 @@ from convgrad.codegen.copies.paired_windows import PairedLanes, PairedRuns
 from convgrad.codegen.copies.pairs import PairCopy
 from convgrad.codegen.copies.splitting import Pieces, Watch, room_for_squares
 from convgrad.codegen.copies.words import moves_pairs
-from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.flat import FlatSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -78,8 +77,7 @@ class MatrixSums(FlatSums):
         """Channels of y, two windows at a time."""
         plan = self.plan
         group, channel = self.tensor_strides["y"][1:3]
-        if not self.blocks_alike:
-            emit_zero(b, self.isa, "f32", slab, -(-plan.lane_slab_size * 2 // 64) * 16)
+        self.clear_behind(b, starts, slab, -(-plan.lane_slab_size * 2 // 64) * 16)
         source, dims = self.windows_of_y(b, starts, b.mul(self.bundle, group), plan.lane_slab)
         pairs = self.pair_copy()
 
@@ -88,10 +86,13 @@ class MatrixSums(FlatSums):
 
         self.each_lane_block(b, source, channel, slab, of_block)
 
-    @property
-    def blocks_alike(self) -> bool:
-        """Whether each writes all windows that another has written."""
-        return all(axis.windows % block == 0 for axis, block in zip(self.plan.axes, self.plan.block, strict=True))
+    def clear_behind(self, b: Builder, starts: list[Index], slab: Value, words: int) -> None:
+        """Zeros for windows of y, where a block has fewer than others, which left their own there."""
+        missing: Index = 0
+        for axis, start, block in zip(self.plan.axes, starts, self.plan.block, strict=True):
+            if axis.windows % block:
+                missing = b.add(missing, b.sub(block, b.minimum(b.sub(axis.windows, start), block)))
+        self.clear_if(b, missing, slab, words)
 
     def windows_of_y(
         self, b: Builder, starts: list[Index], source: Index, strides: Ints

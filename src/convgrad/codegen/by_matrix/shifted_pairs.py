@@ -5,7 +5,6 @@ from __future__ import annotations
 from convgrad.codegen.by_matrix.matrix_weights import MatrixSums, Run
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.paired_windows import each_plane
-from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import STORAGE
@@ -26,8 +25,7 @@ class ShiftedSums(MatrixSums):
         """Channels of y, windows side by side."""
         plan = self.plan
         group, channel = self.tensor_strides["y"][1:3]
-        if not self.blocks_alike:
-            emit_zero(b, self.isa, "f32", at.scratch, self.row_slab_bytes // 4)
+        self.clear_behind(b, starts, at.scratch, self.row_slab_bytes // 4)
         strides, channel_step = plan.row_slab
         count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)
         source = b.dot([(self.bundle, group), (self.first_row, channel)])
@@ -39,8 +37,7 @@ class ShiftedSums(MatrixSums):
         """Channels of x, two windows at a time, and again one window later."""
         plan, kind = self.plan, STORAGE[self.plan.problem.dtype]
         group, channel = self.tensor_strides["x"][1:3]
-        if any(axis.clipped and axis.windows > block for axis, block in zip(plan.axes, plan.block, strict=True)):
-            emit_zero(b, self.isa, "f32", slab, plan.odd_step // 2)  # other blocks left their own there
+        self.clear_around(b, starts, slab, plan.odd_step // 2)
         pairs, planes, pitch = self.pair_copy(), plan.axes[-1].stride, plan.plane_strides[0][-1] * plan.width
 
         def of_block(source: Index, of_lanes: Value, lanes: Dim) -> None:

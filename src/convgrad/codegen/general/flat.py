@@ -9,7 +9,7 @@ from convgrad.codegen.copies.paired_windows import PairedRuns, each_plane
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.weights import SumsStage
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.stages import Places
 from convgrad.plan.general.flat import FlatWeightsPlan
@@ -34,8 +34,7 @@ class FlatSums(SumsStage):
         """Channels of x, the elements of each flat axis in planes."""
         plan = self.plan
         group, channel = self.tensor_strides["x"][1:3]
-        if any(axis.clipped and axis.windows > block for axis, block in zip(plan.axes, plan.block, strict=True)):
-            emit_zero(b, self.isa, "f32", at.scratch, self.row_slab_bytes // 4)  # other blocks left their own there
+        self.clear_around(b, starts, at.scratch, self.row_slab_bytes // 4)
         count: Index = plan.share_rows
         if plan.row_count % plan.share_rows:
             count = b.minimum(b.sub(plan.row_count, self.first_row), count)
@@ -51,6 +50,30 @@ class FlatSums(SumsStage):
                 copy.emit_planes(b, tensor, packed, dims, columns, planes, pitch)
 
         self.parts_of_x(b, starts, source, [Dim(count, channel, plan.row_slab[1])], 1, pack)
+
+    def clear_around(self, b: Builder, starts: list[Index], slab: Value, words: int) -> None:
+        """Zeros, where a block reaches beyond x and other blocks left their own there: not on axes that one covers."""
+        plan = self.plan
+        missing: Index = 0
+        for n, axis in enumerate(plan.axes):
+            if axis.clipped and axis.windows > plan.block[n]:
+                lead, extent = self._reach(n)
+                _, low, high = self._inside(b, axis, starts[n], lead, extent)
+                missing = b.add(missing, b.sub(extent, b.sub(high, low)))
+        self.clear_if(b, missing, slab, words)
+
+    def clear_if(self, b: Builder, missing: Index, slab: Value, words: int) -> None:
+        """Zeros, where something is missing."""
+        if missing != 0:
+            with b.when(b.compare("ne", missing, 0)):
+                emit_zero(b, self.isa, "f32", slab, words)
+
+    def _reach(self, n: int) -> tuple[int, int]:
+        """Elements of the slab on an axis, those before the first that tap 0 meets and all."""
+        plan, flat = self.plan, n - len(self.plan.outer)
+        if flat < 0:
+            return 0, plan.outer_extent[n]
+        return plan.lead(n), plan.planes[flat] * plan.plane_extent[flat]
 
     def parts_of_x(
         self, b: Builder, starts: list[Index], source: Index, dims: list[Dim], unit: int,
@@ -76,8 +99,7 @@ class FlatSums(SumsStage):
 
         def of_plane(place: Index, there: Index, dims: list[Dim]) -> None:
             axis, start, step = columns
-            extent = plan.planes[-1] * plan.plane_extent[-1]
-            origin, low, high = self._inside(b, axis, start, plan.lead(len(plan.axes) - 1), extent)
+            origin, low, high = self._inside(b, axis, start, *self._reach(len(plan.axes) - 1))
             place = b.add(place, b.mul(b.add(origin, low), step))
             there = b.add(there, b.mul(b.floor_div(low, axis.stride), unit))
             pack(place, there, dims, Dim(b.sub(high, low), step, 1))
@@ -86,8 +108,7 @@ class FlatSums(SumsStage):
             of_plane(source, target, dims)
             return
         axis, start, step = rows[0]
-        extent = plan.planes[0] * plan.plane_extent[0]
-        origin, low, high = self._inside(b, axis, start, plan.lead(outer), extent)
+        origin, low, high = self._inside(b, axis, start, *self._reach(outer))
 
         def plane(remainder: Index, many: Index) -> None:
             first = b.add(low, remainder)  # low is a multiple of the stride
