@@ -9,7 +9,7 @@ import pytest
 from codegen.buffers import StridedArray
 from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import run_here
-from codegen.random_problems import altered, check_plan, solve
+from codegen.random_problems import altered, check_plan, random_problem, solve
 from convgrad.codegen.ir_module import Value
 from convgrad.codegen.isa.matrix import UNITS, EmulatedTileUnit
 from convgrad.codegen.lower import lower
@@ -169,6 +169,18 @@ def check_blocks(plan, alterations):
     for seed in alterations:
         one = altered(plan, np.random.default_rng(seed)) if seed else plan
         check_plan(plan.problem, one, machine_for(plan.isa), seed, low=seed > 0)
+
+
+def check_random(kind, seeds, least):
+    """Plans of one kind for random problems, most of them in other blocks; there are more than `least` of them."""
+    found = 0
+    for seed in seeds:
+        for plan in variants(random_problem(np.random.default_rng(seed)), machine_for(ISA)):
+            if type(plan) is kind:
+                changed = plan if seed % 3 == 0 else altered(plan, np.random.default_rng(seed))
+                check_plan(plan.problem, changed, machine_for(ISA), seed, low=bool(seed % 2))
+                found += 1
+    assert found > least
 
 
 def alterations_of(dtype, number):

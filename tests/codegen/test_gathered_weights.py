@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from codegen.dense_problems import W, problem_of
-from codegen.matrix_checks import ISA, KEPT, WIDE, alterations_of, check_blocks, check_pieces, data, products_of, run
-from codegen.random_problems import altered, check_plan, random_problem
+from codegen.matrix_checks import (
+    ISA,
+    KEPT,
+    WIDE,
+    alterations_of,
+    check_blocks,
+    check_pieces,
+    check_random,
+    data,
+    products_of,
+    run,
+)
+from codegen.random_problems import check_plan
 from convgrad.codegen.by_matrix.gathered_weights import row_vectors
 from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
@@ -71,14 +82,7 @@ def test_rows_that_become_weights_together_end_with_those_that_are_summed_togeth
 
 
 def test_random_problems():
-    found = 0
-    for seed in range(300, 420):
-        for plan in variants(random_problem(np.random.default_rng(seed)), MACHINE):
-            if type(plan) is GatheredWeightsPlan:
-                changed = plan if seed % 3 == 0 else altered(plan, np.random.default_rng(seed))
-                check_plan(plan.problem, changed, MACHINE, seed, low=bool(seed % 2))
-                found += 1
-    assert found > 20
+    check_random(GatheredWeightsPlan, range(300, 420), least=20)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])

@@ -12,12 +12,13 @@ from codegen.matrix_checks import (
     alterations_of,
     check_blocks,
     check_pieces,
+    check_random,
     data,
     needs_tiles,
     products_of,
     run,
 )
-from codegen.random_problems import altered, check_plan, random_problem, strides_in
+from codegen.random_problems import check_plan, strides_in
 from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan, shifts_pairs
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import machine_for
@@ -84,14 +85,7 @@ def test_either_side_has_a_bias_gradient(side, layout):
 
 
 def test_random_problems():
-    found = 0
-    for seed in range(300, 480):
-        for plan in variants(random_problem(np.random.default_rng(seed)), MACHINE):
-            if type(plan) is ShiftedPairsPlan:
-                changed = plan if seed % 3 == 0 else altered(plan, np.random.default_rng(seed))
-                check_plan(plan.problem, changed, MACHINE, seed, low=bool(seed % 2))
-                found += 1
-    assert found > 15
+    check_random(ShiftedPairsPlan, range(300, 480), least=15)
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16"])

@@ -191,7 +191,9 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
     watch = needs_watch(problem.dtype, pieces)
     c, k = problem.x_channels, problem.y_channels
 
-    def blocked(kind: type[MatrixWeightsPlan], side: str, rows: int, lanes: int) -> tuple[float, MatrixWeightsPlan]:
+    def blocked(kind: type[MatrixWeightsPlan]) -> tuple[float, MatrixWeightsPlan]:
+        side = kind.LANES_OF
+        rows, lanes = (c, k) if side == "y" else (k, c)
         plan = kind(
             problem=problem, isa=machine.isa, compute="f32", lanes=COLUMNS, axes=axes, lane_side=side,
             vectors=2 if lanes > COLUMNS else 1, lane_groups=1, spread=False,
@@ -200,9 +202,9 @@ def matrix_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterato
         )  # fmt: skip
         return best_window_blocks(plan)
 
-    flat, gathered = (blocked(kind, "y", c, k) for kind in (MatrixWeightsPlan, GatheredWeightsPlan))
+    flat, gathered = (blocked(kind) for kind in (MatrixWeightsPlan, GatheredWeightsPlan))
     if shifts_pairs(problem, pieces):
-        cycles, plan = blocked(ShiftedPairsPlan, "x", k, c)
+        cycles, plan = blocked(ShiftedPairsPlan)
         dealt = STRIDED if problem.stride[-1] > 1 else 1.0
         counted = dealt * min(flat[0], gathered[0] + COPIED * gathering(gathered[1]))
         yield _felt(problem, _credited(cycles, min(flat[0], gathered[0]), counted)), plan

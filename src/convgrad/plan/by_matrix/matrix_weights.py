@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import ClassVar
 
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, FAR_BYTES, ROWS, watched
 from convgrad.plan.general.flat import FlatWeightsPlan
@@ -26,6 +27,7 @@ class MatrixWeightsPlan(FlatWeightsPlan):
 
     KIND = "on matrix tiles"
     ON_UNITS = True
+    LANES_OF: ClassVar[str] = "y"
 
     pieces: int
     products: Products
@@ -166,7 +168,7 @@ class MatrixWeightsPlan(FlatWeightsPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        assert self.lane_side == "y"
+        assert self.lane_side == self.LANES_OF
         assert not any((self.spread, self.direct))
         assert self.tile_taps == self.lane_groups == self.unroll == 1
         assert self.row_channels in (ROWS, 2 * ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
+from convgrad.plan.by_matrix.matrix import DEPTH
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.strides import row_major
 from convgrad.problem.conv import ConvProblem, Ints
@@ -25,6 +25,7 @@ class ShiftedPairsPlan(MatrixWeightsPlan):
     """
 
     KIND = "on matrix tiles, x in pairs that taps shift"
+    LANES_OF = "x"
 
     @property
     def across_lines(self) -> float:
@@ -90,14 +91,9 @@ class ShiftedPairsPlan(MatrixWeightsPlan):
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
-        assert self.lane_side == "x"
-        assert not any((self.spread, self.direct))
-        assert self.tile_taps == self.lane_groups == self.unroll == 1
-        assert self.row_channels in (ROWS, 2 * ROWS)
-        assert self.width in (COLUMNS, 2 * COLUMNS)
+        super().validate()
         assert self.begins_with_pairs
         assert shifts_pairs(self.problem, self.pieces)
-        assert not self.watch or self.fallback is not None
 
     def __str__(self) -> str:
         return super().__str__().replace("of x by", "of y by", 1).replace("of y, ", "of x, ", 1)
