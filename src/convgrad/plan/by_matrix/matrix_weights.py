@@ -27,7 +27,7 @@ class MatrixWeightsPlan(FlatWeightsPlan):
 
     KIND = "on matrix tiles"
     ON_UNITS = True
-    LANES_OF: ClassVar[str] = "y"
+    LANES_OF: ClassVar[str] = "y"  # the tensor whose channels are columns of B
 
     pieces: int
     products: Products
