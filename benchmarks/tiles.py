@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from convgrad import set_num_threads
+from convgrad import set_num_threads, settings
 from convgrad.cli import work
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -115,7 +115,8 @@ def _fastest(built: kernel.Kernel, arrays: Arrays, seconds: float) -> float:
 
 
 def _built(plan: Plan, machine: Machine, unit: type[TileUnit]) -> kernel.Kernel:
-    """With this unit in place of tiles; of all of these kernels none may be kept on disk."""
+    """With this unit in place of tiles."""
+    assert settings.cache_dir() is None, "on disk it would be taken for the kernel of the plan"
     present = UNITS["amx"]
     UNITS["amx"] = unit
     try:

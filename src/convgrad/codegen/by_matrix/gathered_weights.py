@@ -119,7 +119,7 @@ class GatheredSums(MatrixSums):
                     b.store(value, b.at(dst, row * rows[2] + start, "i16"), 2)
 
         for piece in range(plan.pieces):
-            copy(0, b.at(src, piece * plan.x_piece, "i16"), b.at(dst, piece * plan.row_piece, "i16"))
+            copy(0, b.at(src, piece * plan.row_slab_piece, "i16"), b.at(dst, piece * plan.row_piece, "i16"))
 
 
 def row_vectors(windows: int) -> list[tuple[int, int]]:

@@ -70,7 +70,9 @@ class MatrixSums(FlatSums):
 
     def row_copy(self) -> Copy | PairedRuns:
         """Into pieces."""
-        numbers = replace(self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.x_piece, self.row_tensor))
+        numbers = replace(
+            self._copy(), dst_dtype="bf16", pieces=self._pieces(self.plan.row_slab_piece, self.row_tensor)
+        )
         return PairedRuns(pairs=self._paired(self.row_tensor), numbers=numbers) if moves_pairs(self.plan) else numbers
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:

@@ -109,17 +109,17 @@ class MatrixWeightsPlan(FlatWeightsPlan):
     @property
     def row_piece(self) -> int:
         """From a piece of A to the next."""
-        return self.x_piece
+        return self.row_slab_piece
 
     @property
-    def x_piece(self) -> int:
-        """From a piece of x to the next."""
+    def row_slab_piece(self) -> int:
+        """From a piece to the next, of the side that gives the rows."""
         return self.row_slab[1] * self.share_rows
 
     @property
     def row_slab_size(self) -> int:
-        """All of x."""
-        return self.pieces * self.x_piece
+        """All of that side."""
+        return self.pieces * self.row_slab_piece
 
     @property
     def fills_slabs(self) -> bool:
@@ -158,12 +158,12 @@ class MatrixWeightsPlan(FlatWeightsPlan):
 
     @property
     def lane_piece(self) -> int:
-        """From a piece of y to the next."""
+        """From a piece to the next, of the side that gives the lanes."""
         return self.share_blocks * self.lane_slab_block
 
     @property
     def lane_slab_size(self) -> int:
-        """All of y."""
+        """All of that side."""
         return self.pieces * self.lane_piece
 
     def validate(self) -> None:
