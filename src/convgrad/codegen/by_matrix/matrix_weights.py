@@ -22,7 +22,6 @@ from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.verdict import Verdict
 from convgrad.plan.by_matrix.matrix import COLUMNS, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
-from convgrad.problem.conv import Ints
 from convgrad.values import replace
 
 Run = tuple[Index, Index]  # from one to another
@@ -87,26 +86,6 @@ class MatrixSums(FlatSums):
             pairs.emit(b, b.at(at.of("y"), here, STORAGE[plan.problem.dtype]), there, dims[:-1], dims[-1], lanes)
 
         self.each_lane_block(b, source, channel, slab, of_block)
-
-    def clear_behind(self, b: Builder, starts: list[Index], slab: Value, words: int) -> None:
-        """Zeros for windows of y, where a block has fewer than others, which left their own there."""
-        missing: Index = 0
-        for axis, start, block in zip(self.plan.axes, starts, self.plan.block, strict=True):
-            if axis.windows % block:
-                missing = b.add(missing, b.sub(block, b.minimum(b.sub(axis.windows, start), block)))
-        self.clear_if(b, missing, slab, words)
-
-    def windows_of_y(
-        self, b: Builder, starts: list[Index], source: Index, strides: Ints
-    ) -> tuple[Index, list[Dim]]:  # fmt: skip
-        """Where a block begins in y, from `source` on, and its axes, in a slab of these strides."""
-        steps, dims = self.tensor_strides["y"], []
-        for axis, start, block, step, there in zip(
-            self.plan.axes, starts, self.plan.block, (steps[0], *steps[3:]), strides, strict=True
-        ):
-            dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
-            source = b.add(source, b.mul(start, step))
-        return source, dims
 
     def each_lane_block(
         self, b: Builder, source: Index, channel: int, slab: Value, pack: Callable[[Index, Value, Dim], None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from convgrad.codegen.copies.copying import Copy, Dim
-from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.general.flat import FlatSums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
@@ -53,20 +52,15 @@ class WindowLanesSums(FlatSums):
 
     def _pack_lanes(self, b: Builder, at: Places, slab: Value, starts: list[Index]) -> None:
         """Channels of y, with room behind every row."""
-        plan, steps = self.plan, self.tensor_strides["y"]
-        group, channel = steps[1:3]
-        if any(axis.windows % block for axis, block in zip(plan.axes, plan.block, strict=True)):
-            emit_zero(b, self.isa, plan.compute, slab, plan.lane_slab_size)  # other blocks left their own there
+        plan = self.plan
+        group, channel = self.tensor_strides["y"][1:3]
+        self.clear_behind(b, starts, slab, plan.lane_slab_size * plan.packed_bytes // 4)
         first = b.mul(self.first_block, plan.vectors)
         source = b.dot([(self.bundle, group), (first, channel)])
+        source, windows = self.windows_of_y(b, starts, source, plan.lane_slab)
         share = b.minimum(b.sub(plan.lane_count, first), plan.share_blocks * plan.vectors)
-        dims = [Dim(b.maximum(share, 0), channel, plan.lane_channel)]
-        for axis, start, block, step, there in zip(
-            plan.axes, starts, plan.block, (steps[0], *steps[3:]), plan.lane_slab, strict=True
-        ):
-            dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
-            source = b.add(source, b.mul(start, step))
-        self._copy().emit(b, b.at(at.of("y"), source, STORAGE[plan.problem.dtype]), slab, dims)
+        channels = Dim(b.maximum(share, 0), channel, plan.lane_channel)
+        self._copy().emit(b, b.at(at.of("y"), source, STORAGE[plan.problem.dtype]), slab, [channels, *windows])
 
     # --- arithmetic
 

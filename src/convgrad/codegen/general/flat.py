@@ -14,6 +14,7 @@ from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.stages import Places
 from convgrad.plan.general.flat import FlatWeightsPlan
 from convgrad.plan.window_axes import WindowAxis
+from convgrad.problem.conv import Ints
 
 
 class FlatSums(SumsStage):
@@ -118,6 +119,26 @@ class FlatSums(SumsStage):
             of_plane(place, there, [*dims, Dim(many, axis.stride * step, unit * element_steps[0])])
 
         each_plane(b, b.sub(high, low), axis.stride, plane)
+
+    def clear_behind(self, b: Builder, starts: list[Index], slab: Value, words: int) -> None:
+        """Zeros for windows of y, where a block has fewer than others, which left their own there."""
+        missing: Index = 0
+        for axis, start, block in zip(self.plan.axes, starts, self.plan.block, strict=True):
+            if axis.windows % block:
+                missing = b.add(missing, b.sub(block, b.minimum(b.sub(axis.windows, start), block)))
+        self.clear_if(b, missing, slab, words)
+
+    def windows_of_y(
+        self, b: Builder, starts: list[Index], source: Index, strides: Ints
+    ) -> tuple[Index, list[Dim]]:  # fmt: skip
+        """Where a block begins in y, from `source` on, and its axes, in a slab of these strides."""
+        steps, dims = self.tensor_strides["y"], []
+        for axis, start, block, step, there in zip(
+            self.plan.axes, starts, self.plan.block, (steps[0], *steps[3:]), strides, strict=True
+        ):
+            dims.append(Dim(b.minimum(b.sub(axis.windows, start), block), step, there))
+            source = b.add(source, b.mul(start, step))
+        return source, dims
 
     def _inside(self, b: Builder, axis: WindowAxis, start: Index, lead: int, extent: int) -> tuple[Index, Index, Index]:
         """Where the slab begins in x, and the part of it, from a multiple of the stride on, that x has."""
