@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 LINE = 64  # bytes of a cache line
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
-MOST_SKIPPED = 4  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
+MOST_SKIPPED = 8  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
 SCATTERED = 0.8  # cycles more per weight, of lanes farther apart than rows, which are not side by side either
 TURN_NARROW = 1.0  # likewise besides, of 16 bits that meet one tap, which are converted as well
