@@ -11,12 +11,12 @@ from codegen.emitted import kernel_here, load_here
 from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
-from convgrad.plan import order
+from convgrad.plan import along
+from convgrad.plan.along import multiplies_rows
 from convgrad.plan.by_dots.dot_row_products import DotRowProductsPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.in_place.row_products import RowProductsPlan
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.plan.order import multiplies_rows
 from convgrad.problem.conv import Unknown
 
 F16 = {"dtype": "f16", "out_dtype": "f16"}
@@ -49,7 +49,7 @@ def plan_of(problem, isa):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape(name, isa, monkeypatch):
     """With a bias, in tiles, blocks, pieces and shares of other sizes; rows of 16 bits are longer, else."""
-    monkeypatch.setattr(order, "LONG_ROW", 0)
+    monkeypatch.setattr(along, "LONG_ROW", 0)
     rng, machine = np.random.default_rng(len(name)), machine_for(isa)
     found = 0
     widened = () if isa == "portable" else ("f16", "bf16")  # by an instruction or two

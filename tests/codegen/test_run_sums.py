@@ -10,10 +10,10 @@ from codegen.emitted import kernel_here
 from codegen.guard_cases import Case
 from codegen.random_problems import check_plan, in_turn
 from convgrad.codegen.lower import lower
+from convgrad.plan.along import adds_runs
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.few_channels.run_sums import RunSumsPlan
 from convgrad.plan.machine import available_isas, machine_for
-from convgrad.plan.order import adds_runs
 
 needs_avx512 = pytest.mark.skipif("avx512" not in available_isas(), reason="this CPU has no avx512")
 AXES = {  # extents of x and y, taps, stride, low pad

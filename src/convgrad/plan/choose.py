@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
 from convgrad.dtypes import COMPUTE, SIZES
+from convgrad.plan.along import Along, lanes_sum
 from convgrad.plan.costs import LINE
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import Along, lanes_sum
 from convgrad.plan.units import most_added
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
@@ -31,11 +32,11 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     """
     problem.validate()
     assert prod(problem.shapes[problem.solved]), "an empty result needs no kernel"
-    most = most_added(problem, machine)
-    along = lanes_sum(problem, machine.lanes_f32, machine.registers, most, dots=machine.has_dots)
+    add = partial(lanes_sum, problem, machine.lanes_f32, machine.registers, most_added(problem, machine))
+    along = add(dots=machine.has_dots)
     # merging would tell channels, and so the order of sums, by extents
     if along is Along.ROWS and problem.order and along.value not in problem.order:
-        along = None  # a part that is a single window, of a whole that is not
+        along = add(whole=False)  # a part that is a single window, of a whole that is not
     problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
     if _are_few_and_alone(problem, machine):
         machine = machine.halved

@@ -59,7 +59,7 @@ def products_on(problem: ConvProblem, machine: Machine) -> tuple[int, Products] 
 
 
 def most_added(problem: ConvProblem, machine: Machine) -> int | None:
-    """Channels of 16 bits that lanes of f32 are added for (`order.adds_lanes`), where a unit has more arithmetic.
+    """Channels of 16 bits that lanes of f32 are added for (`along.adds_lanes`), where a unit has more arithmetic.
 
     None where it has not, or f32 falls to pieces on it. Dot products have vectors of channels, and along outputs.
     """

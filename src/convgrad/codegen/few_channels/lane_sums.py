@@ -33,9 +33,13 @@ MOST_BODIES = 4  # tiles at the borders of a row that are written out, each for 
 
 @frozen(kw_only=True)
 class LaneSumsTile(Tile):
-    """A tile whose sums are vectors, and whose results lie side by side, row by row, with room for so many in each."""
+    """A tile whose sums are vectors, and whose results lie side by side, row by row, with room for so many in each.
+
+    Where there is `more` in each row that is not this tile's, results of a row are stored for themselves.
+    """
 
     room: int
+    more: bool = False
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
@@ -45,6 +49,12 @@ class LaneSumsTile(Tile):
         assert first is not None
         lanes, count = self.isa.lanes(self.compute), len(self.columns)
         summed = self.sum(b, a, x, first, reductions, taps, walks)
+        if self.more:
+            together = lanes // count * count  # whole rows
+            for start in range(0, len(summed), together):
+                some = summed[start : start + together]
+                self._store_rows(b, c, lanes_added(b, some), start // count, len(some) // count)
+            return
         none = [Value(summed[0].type, "zeroinitializer")] * (self.room - count)
         sums = [value for row in range(0, len(summed), count) for value in (*summed[row : row + count], *none)]
         for start in range(0, len(sums), lanes):
@@ -53,6 +63,15 @@ class LaneSumsTile(Tile):
             self.isa.store(
                 b, self.c_dtype, lanes_added(b, some), place, None if len(some) == lanes else index(len(some))
             )
+
+    def _store_rows(self, b: Builder, c: Value, added: Value, first: int, rows: int) -> None:
+        """Some rows, from the first one on, whose results follow each other in a vector."""
+        count, lanes = len(self.columns), lanes_of(added)
+        for row in range(rows):
+            own = [min(row * count + n, lanes - 1) for n in range(lanes)]
+            value = shuffle(b, added, added, own) if row else added
+            place = b.at(c, (first + row) * self.room, self._kind(self.c_dtype))
+            self.isa.store(b, self.c_dtype, value, place, index(count))
 
 
 def lanes_added(b: Builder, sums: Sequence[Value]) -> Value:
@@ -68,11 +87,11 @@ def lanes_added(b: Builder, sums: Sequence[Value]) -> Value:
     zero = Value(sums[0].type, "zeroinitializer")
     vectors, half = [*sums, *[zero] * (lanes - len(sums))], lanes // 2
     while half:  # what is left of a vector are its first `2 * half` lanes, and those of others beside them
-        low = [lane + (lanes - half if lane & half else 0) for lane in range(lanes)]
-        high = [lane + (lanes if lane & half else half) for lane in range(lanes)]
+        met = [lane + (lanes if lane & half else 0) for lane in range(lanes)]  # a blend, which ports do beside shuffles
+        other = [lane + (lanes - half if lane & half else half) for lane in range(lanes)]
         pairs = zip(vectors[:half], vectors[half:], strict=True)
         vectors = [
-            zero if v.text == w.text == zero.text else b.binary("fadd", shuffle(b, v, w, low), shuffle(b, v, w, high))
+            zero if v.text == w.text == zero.text else b.binary("fadd", shuffle(b, v, w, met), shuffle(b, v, w, other))
             for v, w in pairs
         ]
         half //= 2
@@ -117,15 +136,17 @@ class LaneSumsSweep(Sweep):
         return LaneSumsTile(
             isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, a_dtype=slab, c_dtype=out,
             rows=tuple(m * plan.axes[-1].in_step * plan.slab_strides[0][-1] for m in range(shape[-1])), c_rows=(0,),
-            columns=tuple(k * plan.pitch for k in self.vectors), c_columns=(0,), room=plan.width,
+            columns=tuple(k * plan.pitch for k in (range(plan.at_once) or self.vectors)), c_columns=(0,),
+            room=plan.width, more=plan.at_once > 0,
         )  # fmt: skip
 
-    def _start(self, tile: Tile) -> list[Value]:
-        """The bias in the first lane."""
+    def _from(self, tile: Tile, first: Index) -> list[Value]:
+        """The bias in the first lane, of channels from some on."""
         if self.bias is None:
             return tile.zeros()
         b, (zero, *_) = self.b, tile.zeros()
-        numbers = [self.isa.load(b, self.plan.compute, b.at(self.bias, k, self.kind)) for k in self.vectors]
+        places = (b.add(first, k) for k in range(len(tile.columns)))
+        numbers = [self.isa.load(b, self.plan.compute, b.at(self.bias, place, self.kind)) for place in places]
         starts = [b.emit(zero.type, f"insertelement {zero}, {number}, i64 0") for number in numbers]
         return starts * len(tile.rows)
 
@@ -201,14 +222,24 @@ class LaneSumsSweep(Sweep):
         b, plan = self.b, self.plan
         tile = self._tile((*plan.tile[:-1], 1)) if spot.single else replace(self.tile, met=spot.met)
         slab, out = (STORAGE[dtype] for dtype in self._dtypes())
-        a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, self.kind)
-        target = b.at(self.results, spot.result, out)
-        sums = spot.sums if ordered else (*spot.sums, self._vectors(len(tile.rows)))
-        walks = [self._ahead(a)] if plan.fetches_rows and not spot.single else []
-        tile.emit(b, a, x, target, list(sums), self._start(tile), spot.unrolled, walks)
+        a = b.at(self.slab, spot.slab, slab)
+        sums = list(spot.sums if ordered else (*spot.sums, self._vectors(len(tile.rows))))
+        asks = plan.fetches_rows and not spot.single
 
-    def _ahead(self, a: Value) -> LinesAhead:
-        """What later tiles read first: of the row, and the plane, that is met last."""
+        def some(first: Index) -> None:
+            x = b.at(self.weights, b.add(spot.weights, b.mul(first, plan.pitch)), self.kind)
+            target = b.at(self.results, b.add(spot.result, first), out)
+            walks = [self._ahead(a, first)] if asks else []
+            tile.emit(b, a, x, target, sums, self._from(tile, first), spot.unrolled, walks)
+
+        if plan.at_once:  # the last ones begin early
+            last = plan.width - plan.at_once
+            b.loop(0, plan.width, lambda n, _: some(b.minimum(n, last)), step=plan.at_once, name="some")
+        else:
+            some(0)
+
+    def _ahead(self, a: Value, first: Index) -> LinesAhead:
+        """What later tiles read first: of the row, and the plane, that is met last; some with each lot of channels."""
         plan, b = self.plan, self.b
         *steps, _ = plan.slab_strides[0]
         *outer, inner = plan.axes
@@ -216,7 +247,11 @@ class LaneSumsSweep(Sweep):
         place = b.beyond(b.at(a, last, STORAGE[plan.problem.dtype]), AHEAD_BYTES)
         taps = prod(axis.taps for axis in (outer if plan.unroll else plan.axes))
         lines = plan.tile[-1] * inner.in_step * SIZES[plan.problem.dtype] / SIZES[plan.compute]  # for each vector
-        return LinesAhead(place, ceil(lines / taps))
+        if not plan.at_once:
+            return LinesAhead(place, ceil(lines / taps))
+        each = ceil(lines / (taps * -(-plan.width // plan.at_once)))
+        lot = b.floor_div(first, plan.at_once)  # of those that begin early the one before, again
+        return LinesAhead(b.beyond(place, b.mul(lot, each * taps * plan.vectors * LINE)), each)
 
 
 class LaneSumsStages(DataStages):

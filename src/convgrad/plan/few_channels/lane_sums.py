@@ -5,20 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from convgrad.dtypes import SIZES
+from convgrad.plan.along import MOST_SUMS, MOST_WRITTEN, most_together
+from convgrad.plan.costs import LINE
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import ADDED
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
-from convgrad.values import frozen
+from convgrad.values import frozen, replace
 
 SUMS = 16  # of a tile whose channels are so few that others would not gain
+MOST_ROWS = 6  # of a tile whose channels are summed in parts
 LEAST_SUMS = 8  # that hide how long a multiply-add takes
-MOST_WRITTEN = 256  # multiply-adds of a step, of all taps of a row
 TASKS = 64
+NEAR = 0.8  # of L1, for weights that stay there
+FAR, FAR_ROW = 1.75, 0.28  # cycles, measured, for a line of weights from L2, and for each row that meets a vector
+WIDENED = 2  # multiply-adds that widening a vector of 16 bits takes as long as
+STORING = 2.0  # cycles for a row of results of some channels, which is stored for itself
+ADDING = 1.5  # cycles for the lanes of a sum, of as many as a vector has
 
 
 @frozen(kw_only=True)
@@ -31,6 +38,8 @@ class LaneSumsPlan(DataPlan):
 
     KIND = "along channels of the input, added at the end"
     FINISHED = True
+
+    at_once: int = 0  # channels solved for that a tile sums at once, one lot after the other; 0: all of them
 
     @property
     def leaves_out_borders(self) -> bool:
@@ -98,6 +107,7 @@ class LaneSumsPlan(DataPlan):
         super().validate()
         assert self.reads_in_place
         assert self.width == self.out_channels
+        assert 0 <= self.at_once <= min(self.width - 1, self.lanes)
         assert self.i_block % self.lanes == 0
         assert self.tile[-1] <= self.axes[-1].count
         assert len(self.axes[-1].phases) == 1
@@ -109,23 +119,38 @@ class LaneSumsPlan(DataPlan):
 
 
 def lane_sums_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, LaneSumsPlan]]:
-    """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.adds_lanes`."""
+    """Predicted cycles and the plan, of a problem whose order of sums is that; see `along.adds_lanes`."""
     p, axes, lanes = base.problem, base.axes, base.lanes
     row = p.strides[p.solved][-1]
     dense = row == base.out_channels or axes[-1].count == 1
     if not dense or len(axes[-1].phases) > 1 or not all(axis.count and axis.taps for axis in axes):
         return
-    solved = base.out_channels
-    room = _room(base, machine)
-    nominal = max(1, min(SUMS // solved, room) if solved <= SUMS // 4 else room)
-    size = even_share(axes[-1].count, nominal)
-    known = nominal * solved * p.taps[-1] <= MOST_WRITTEN
     plan = as_kind(
-        LaneSumsPlan, base, tile=(*[1] * (len(axes) - 1), size), block=_block(base, size), width=solved,
-        i_block=-(-base.in_channels // lanes) * lanes, pixel_major=True, unroll=int(known), reads_in_place=True,
-        writes_in_place=True,
+        LaneSumsPlan, base, width=base.out_channels, i_block=-(-base.in_channels // lanes) * lanes, pixel_major=True,
+        reads_in_place=True, writes_in_place=True,
     )  # fmt: skip
-    yield _cycles(plan), plan
+
+    def tiled(rows: int, at_once: int = 0) -> LaneSumsPlan:
+        size = even_share(axes[-1].count, rows)
+        known = (MOST_SUMS if at_once else rows * base.out_channels) * p.taps[-1] <= MOST_WRITTEN
+        tile = (*[1] * (len(axes) - 1), size)
+        return replace(plan, tile=tile, block=_block(base, size), at_once=at_once, unroll=int(known))
+
+    if base.out_channels <= most_together(machine.registers):
+        room = _room(base, machine)
+        best = tiled(max(1, min(SUMS // base.out_channels, room) if base.out_channels <= SUMS // 4 else room))
+    else:
+        best = min((tiled(*shape) for shape in _lots(base, machine)), key=lambda plan: _cycles(plan, machine))
+    yield _cycles(best, machine), best
+
+
+def _lots(base: DataPlan, machine: Machine) -> Iterator[tuple[int, int]]:
+    """Rows of a tile, and channels at once: registers hold their sums, and what is read of either side."""
+    room = machine.registers - (2 if base.compute == base.problem.dtype else 4)
+    for columns in range(2, min(base.out_channels, base.lanes + 1)):
+        for rows in range(1, min(MOST_ROWS, room // columns - 1, room // (columns + 1)) + 1):
+            if rows * columns >= LEAST_SUMS:
+                yield rows, columns
 
 
 def _room(base: DataPlan, machine: Machine) -> int:
@@ -150,13 +175,20 @@ def _block(base: DataPlan, size: int) -> tuple[int, ...]:
     return (*[1] * len(outer), 1, -(-tiles // min(tiles, -(-pieces // rows))) * size)
 
 
-def _cycles(plan: LaneSumsPlan) -> float:
-    """Of all tiles."""
+def _cycles(plan: LaneSumsPlan, machine: Machine) -> float:
+    """Of all tiles; of weights that L1 does not hold every vector is read from L2 by every tile."""
     *outer, inner = plan.axes
-    rows, solved = plan.tile[-1], plan.width
-    taps = inner.taps if plan.unroll else 1
+    rows, taps = plan.tile[-1], inner.taps if plan.unroll else 1
     read = min(rows * taps, inner.in_step * (rows - 1) + abs(inner.offset_step) * (taps - 1) + 1)
-    step = max(rows * solved * taps / FMA_PER_CYCLE, (read + solved * taps) / LOADS_PER_CYCLE, LATENCY * taps)
+    far = SIZES[plan.compute] * plan.panel > NEAR * machine.l1_bytes
     visits = prod(axis.visits(1) for axis in outer) * inner.tiles(rows) * inner.taps / taps
     tiles = prod(axis.tiles(1) for axis in outer) * inner.tiles(rows)
-    return visits * plan.vectors * step + tiles * (TILE_OVERHEAD + ADDED * rows * solved)
+    columns = plan.at_once or plan.width
+    loads = (read + columns * taps) / LOADS_PER_CYCLE
+    if far:
+        loads = columns * taps * (FAR * plan.lanes * SIZES[plan.compute] / LINE + FAR_ROW * rows)
+    widened = 0 if plan.compute == plan.problem.dtype else WIDENED * read
+    step = max((rows * columns * taps + widened) / FMA_PER_CYCLE, loads, LATENCY * taps)
+    vectors = -(-rows // max(1, plan.lanes // columns)) if plan.at_once else -(-rows * columns // plan.lanes)
+    added = ADDING * plan.lanes * vectors + (STORING * rows if plan.at_once else 0.0)
+    return -(-plan.width // columns) * (visits * plan.vectors * step + tiles * (TILE_OVERHEAD + added))

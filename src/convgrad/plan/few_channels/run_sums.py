@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from convgrad.plan.along import ADDED
 from convgrad.plan.axes import Phase
 from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
 from convgrad.plan.general.blocks import best_blocks, even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import ADDED
 from convgrad.plan.strides import row_major
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
@@ -106,7 +106,7 @@ class RunSumsPlan(LaneSumsPlan):
 
 
 def run_sums_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RunSumsPlan]]:
-    """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.adds_runs`."""
+    """Predicted cycles and the plan, of a problem whose order of sums is that; see `along.adds_runs`."""
     p, inner = base.problem, base.axes[-1]
     if p.dilation[-1] != 1 or not all(axis.count and axis.taps for axis in base.axes):
         return

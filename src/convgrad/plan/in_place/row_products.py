@@ -7,12 +7,12 @@ from math import prod
 from typing import Any
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.along import ADDED, Along
 from convgrad.plan.general.block_costs import FAR_INPUT
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.order import ADDED, Along
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 from convgrad.values import frozen
 
@@ -124,7 +124,7 @@ class RowProductsPlan(DataPlan):
 
 
 def row_products_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, RowProductsPlan]]:
-    """Predicted cycles and the plan, of a problem whose order of sums is that; see `order.multiplies_rows`."""
+    """Predicted cycles and the plan, of a problem whose order of sums is that; see `along.multiplies_rows`."""
     images, channels = base.axes[-1].count, base.out_channels
     dots = base.problem.dtype == "bf16" and machine.has_dots
     kind, numbers, latency, adding = RowProductsPlan, base.lanes, LATENCY, ADDED
