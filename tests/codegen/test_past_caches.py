@@ -9,7 +9,8 @@ import pytest
 
 import convgrad
 import convgrad.plan.general.data
-from codegen.dense_problems import SAME, X, Y, problem_of
+import convgrad.plan.general.weights
+from codegen.dense_problems import SAME, W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS, run_here
 from codegen.kinds_of_plans import KINDS
 from codegen.random_problems import check, solve
@@ -73,12 +74,16 @@ OUTPUTS = {  # by how lines are written
     "phases": problem_of(X, (20, 64), (10, 32), (3, 3), channels=(9, 24), stride=2, low=1),
     "phases, the last ones early": problem_of(X, (20, 80), (10, 40), (3, 3), channels=(5, 24), stride=2, low=1),
     "many phases": problem_of(X, (16, 272), (2, 34), (8, 8), channels=(17, 20), stride=8),
+    "turned taps": problem_of(W, (12, 12), (6, 6), (4, 4), channels=(96, 40), stride=2, low=1),
+    "turned channels": problem_of(W, (20, 20), (10, 10), (1, 1), channels=(256, 64), stride=2),
+    "turned taps of groups": problem_of(W, (12, 12), (6, 6), (4, 4), channels=(32, 24), groups=3, stride=2, low=1),
 }
 
 
 @pytest.fixture
 def any_size_is_large(monkeypatch):
-    monkeypatch.setattr(convgrad.plan.general.data, "PAST_CACHES_BYTES", 1)
+    for results in (convgrad.plan.general.data, convgrad.plan.general.weights):
+        monkeypatch.setattr(results, "PAST_CACHES_BYTES", 1)
 
 
 @pytest.mark.usefixtures("any_size_is_large")
@@ -96,6 +101,14 @@ def test_small_outputs_stay_in_caches():
     large = problem_of(Y, (1, 13000), (1, 13000), (1, 1), channels=(3, 64), layout="NXC")
     assert SIZES["f32"] * prod(large.shapes["y"]) > convgrad.plan.general.data.PAST_CACHES_BYTES
     assert "!nontemporal" in ir_of(large, "avx512")
+
+
+@pytest.mark.usefixtures("any_size_is_large")
+def test_lines_of_weights_of_which_a_part_is_written_at_once_stay_in_caches():
+    """Nine taps of a channel are two lines, in part."""
+    for taps, lines in ((4, True), (3, False)):
+        problem = problem_of(W, (12, 12), (6, 6), (taps, taps), channels=(96, 40), stride=2, low=1)
+        assert ("!nontemporal" in ir_of(problem, "avx512")) == lines
 
 
 @pytest.mark.usefixtures("any_size_is_large")

@@ -160,7 +160,8 @@ def weights_copy(plan: WeightsPlan) -> Copy:
     p = plan.problem
     return Copy(
         isa=ISAS[plan.isa], compute=plan.compute, src_dtype=plan.compute, dst_dtype=p.out_dtype,
-        accumulate=p.accumulate, ordinary=plan.ordinary_sums,
+        accumulate=p.accumulate, ordinary=plan.ordinary_sums, past_caches=plan.turned_past_caches,
+        of_results=plan.turned_past_caches,
     )  # fmt: skip
 
 

@@ -94,10 +94,10 @@ class OwnSums:
     def finish(self, b: Builder) -> None:
         """All sums are there: write those that are not weights yet."""
         plan = self.plan
-        if self._streams:
-            self.tile.isa.end_streams(b)
         if not (plan.straight or plan.by_rows):
             self._finish_blocks(b, 0, self._rows(b))
+        if self._streams or (plan.turned_past_caches and self.tile.isa.streams):
+            self.tile.isa.end_streams(b)
 
     def by_rows(
         self, b: Builder, lane_blocks: tuple[Index, Index], sweep: Callable[[tuple[Index, Index]], None]

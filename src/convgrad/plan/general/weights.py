@@ -10,6 +10,7 @@ from convgrad.plan.costs import LINE
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
+from convgrad.plan.strides import row_major
 from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
@@ -258,6 +259,21 @@ class WeightsPlan(WeightsSlabs):
         lines = SIZES[p.out_dtype] * self.width % LINE == 0 or p.batch * prod(p.y_extent) >= SLOW_WINDOWS
         large = p.bytes_of("w") >= PAST_CACHES_BYTES
         return self.straight and aligned and lines and large
+
+    @property
+    def turned_past_caches(self) -> bool:
+        """Likewise lines that turned sums become, of as many weights: where those that are written at once are lines.
+
+        That is, all taps of a channel, or of as many channels as rows are finished at once.
+        """
+        p = self.problem
+        lane_step, row_step = p.w_strides[1:3] if self.rows_shift else p.w_strides[2:0:-1]
+        dense = p.w_strides[3:] == row_major(p.taps, 1)
+        known = self.taps == 1 or self.taps_inside or self.finishes_evenly  # so that rows and taps are one axis
+        run = self.taps * (self.finish_rows if row_step == self.taps and known else 1)
+        lines = self.lanes * SIZES[self.compute] == LINE and lane_step % self.lanes == run % self.lanes == 0
+        turned = self.own_sums and not self.straight and not p.accumulate and p.out_dtype == self.compute
+        return turned and dense and lines and p.bytes_of("w") >= PAST_CACHES_BYTES
 
     @property
     def fetches_ahead(self) -> bool:
