@@ -131,10 +131,12 @@ def unpack_weights(
     """target = sums[taps, row, first + lane]; `rows` comes with the room that `staging` has for it.
 
     Where rows and taps lie closer in the target than lanes, the sums are put in the target's order by vectors first, so
-    that long runs of the target are written at once; those of `staged_taps` at a time.
+    that long runs of the target are written at once; those of `staged_taps` at a time. Not where the taps of a lane
+    are whole vectors of the target in any case.
     """
     row, room = rows
-    if all(tap.extent == 1 for tap in taps) or any(abs(lane.dst) <= 1 for lane in lanes):
+    one = all(tap.extent == 1 for tap in taps)
+    if one or any(abs(lane.dst) <= 1 for lane in lanes) or _fill_vectors(b, copy, taps):
         copy.emit(b, b.at(sums, first, STORAGE[copy.compute]), target, [*lanes, row, *taps])
         return
     extents = tuple(tap.extent for tap in taps if isinstance(tap.extent, int))
@@ -161,6 +163,13 @@ def unpack_weights(
     inside = Copy(isa=copy.isa, compute=copy.compute, src_dtype=copy.compute, dst_dtype=copy.compute)
     inside.emit(b, sums, staging, [Dim(width, 1, 1), *there])
     copy.emit(b, b.at(staging, first, STORAGE[copy.compute]), target, [*lanes, *back])
+
+
+def _fill_vectors(b: Builder, copy: Copy, axes: list[Dim]) -> bool:
+    """Whether the numbers of some axes lie side by side in the target, and are whole vectors."""
+    merged = copy.merged(b, axes)
+    extent = merged[0].extent if len(merged) == 1 and merged[0].dst == 1 else 1
+    return isinstance(extent, int) and extent % copy.isa.lanes(copy.compute) == 0
 
 
 def can_spread_by_vectors(copy: Copy, channels: int, lanes_per_group: int, channel_step: int, group_step: int) -> bool:
