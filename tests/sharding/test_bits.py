@@ -44,6 +44,8 @@ GEOMETRIES = {
     "runs of taps and channels side by side": (1, 1, 33, 18, (12, 39), 7, 3, 1, 3),
     "runs of which parts miss some taps": (1, 1, 21, 20, (9, 8), 8, 3, 1, 5),
     "phases beside channels": (2, 1, 21, 40, (17, 24), 6, 3, 1, 2),
+    "vectors of channels, for some after the others": (1, 1, 96, 12, (9, 37), 3, 1, 1, 1),
+    "likewise, one tap": (1, 1, 80, 21, (13, 18), 1, 1, 1, 0),
     "a volume": (1, 1, 32, 8, (9, 10, 11), 3, 1, 1, 1),
 }  # fmt: skip
 TILES, DOTS = "amx_emulated", "avx512_bf16_emulated"

@@ -20,11 +20,11 @@ FEWEST_ADDED = 4  # vectors of the input that such a sum is made of
 MOST_ALONE = 8  # channels solved for, of which vectors along outputs lose less than sums whose lanes are added
 WORTH_RUNS = 1.25  # times fewer multiply-adds, with what adding lanes takes, from which runs are worth turning weights
 ADDED = 3  # multiply-adds that adding the lanes of a sum takes as long as
-ADDED_IN_PARTS = 2  # likewise of sums in parts, which are many
+ADDED_IN_LOTS = 2  # likewise of sums of lots of channels, one after the other
 ALONE = 2  # by which less than a vector of channels takes longer than its multiply-adds
 PART_OF_VECTOR = 0.5  # what the last vector costs more, if it is read under a mask
-GAIN_IN_PARTS, GAIN_IN_FULL = 0.9, 1.05  # by multiply-adds, from which these are taken, of less than a vector and more
-WEIGHTS_IN_PARTS = 131072  # for so many, which no longer are in L1, the gain is to be larger by one
+GAIN_IN_LOTS, GAIN_IN_FULL = 0.9, 1.05  # by multiply-adds, from which these are taken, of less than a vector and more
+WEIGHTS_IN_LOTS = 131072  # for so many, which no longer are in L1, the gain is to be larger by one
 MOST_MET = 16384  # numbers that an output is made of, for which a slab of all channels stays in L2
 LEAST_ROW = 8  # vectors of an image that is a window, from where on adding lanes does not matter
 MOST_SUMS = 24  # of a tile, of channels that are too many to be summed at once
@@ -78,7 +78,7 @@ def adds_lanes(p: ConvProblem, lanes: int, registers: int, most: int | None = No
     few = 0 < solved <= min([solved if most is None else most, *parted])
     whole = given % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE  # else there are no masks to speak of
     worth = whole and given >= LEAST_GIVEN and vectors * prod(p.taps) >= FEWEST_ADDED
-    worth = worth and (solved <= most_together(registers) or _gains_in_parts(p, lanes, given, solved))
+    worth = worth and (solved <= most_together(registers) or _gains_in_lots(p, lanes, given, solved))
     return plain and dense and few and worth and (solves_y or (p.stride[-1] == 1 and p.taps[-1] <= MOST_AROUND))
 
 
@@ -92,8 +92,8 @@ def most_together(registers: int) -> int:
     return (registers - 2) // (ROWS_ADDED + 1)
 
 
-def _gains_in_parts(p: ConvProblem, lanes: int, given: int, solved: int) -> bool:
-    """Whether more channels are summed faster in parts than by vectors of them, the last of which is not full.
+def _gains_in_lots(p: ConvProblem, lanes: int, given: int, solved: int) -> bool:
+    """Whether more channels are summed faster in lots than by vectors of them, the last of which is not full.
 
     Of less than a vector those run at half their speed where f32 meets one tap; along outputs no lane is empty.
     """
@@ -101,8 +101,8 @@ def _gains_in_parts(p: ConvProblem, lanes: int, given: int, solved: int) -> bool
     alone = ALONE if taps == 1 and solved < lanes and p.dtype == "f32" else 1
     along_channels = alone * -(-solved // lanes) * given * taps
     vectors = -(-given // lanes) + (PART_OF_VECTOR if given % lanes else 0)
-    by_lanes = solved * (vectors * taps + ADDED_IN_PARTS)
-    gain = (GAIN_IN_PARTS if solved < lanes else GAIN_IN_FULL) + solved * given * taps / WEIGHTS_IN_PARTS
+    by_lanes = solved * (vectors * taps + ADDED_IN_LOTS)
+    gain = (GAIN_IN_LOTS if solved < lanes else GAIN_IN_FULL) + solved * given * taps / WEIGHTS_IN_LOTS
     written = MOST_SUMS * p.taps[-1] <= MOST_WRITTEN
     few = solved < 2 * lanes or taps == 1
     return few and written and gain * by_lanes <= along_channels

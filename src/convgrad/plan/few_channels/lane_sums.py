@@ -18,7 +18,7 @@ from convgrad.problem.conv import Ints
 from convgrad.values import frozen, replace
 
 SUMS = 16  # of a tile whose channels are so few that others would not gain
-MOST_ROWS = 6  # of a tile whose channels are summed in parts
+MOST_ROWS = 6  # of a tile whose channels are summed in lots
 LEAST_SUMS = 8  # that hide how long a multiply-add takes
 TASKS = 64
 NEAR = 0.8  # of L1, for weights that stay there
@@ -39,7 +39,7 @@ class LaneSumsPlan(DataPlan):
     KIND = "along channels of the input, added at the end"
     FINISHED = True
 
-    at_once: int = 0  # channels solved for that a tile sums at once, one lot after the other; 0: all of them
+    at_once: int = 0  # channels solved for whose sums a tile makes at once, one lot after the other; 0: all of them
 
     @property
     def leaves_out_borders(self) -> bool:
@@ -115,7 +115,8 @@ class LaneSumsPlan(DataPlan):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return text.replace("along channels,", "along channels of the input, added at the end,", 1)
+        lots = f" for {self.at_once} of {self.width} at once" if self.at_once else ""
+        return text.replace("along channels,", f"along channels of the input, added at the end{lots},", 1)
 
 
 def lane_sums_candidates(base: DataPlan, machine: Machine) -> Iterator[tuple[float, LaneSumsPlan]]:
