@@ -44,6 +44,7 @@ def kinds(plan):
             "own weights": plan.packs_weights,
             "unpacked weights": plan.reads_weights,
             "bands": plan.has_bands,
+            "tiles of two sizes": plan.ragged is not None,
             "turned at the end": isinstance(plan, TurnedDataPlan),
         }
     else:
@@ -78,6 +79,18 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "along channels, in place": (
         problem_of(Y, (1, 41), (1, 41), (1, 1), channels=(19, 72), layout="NXC"),
         {"along channels", "read in place", "overlapping lanes", "overlapping tiles"},
+    ),
+    "along channels, tiles of two sizes": (
+        problem_of(Y, (9, 19), (9, 19), (3, 3), channels=(64, 64), **SAME),
+        {"along channels", "tiles of two sizes"},
+    ),
+    "along channels, tiles of two sizes in place": (
+        problem_of(Y, (5, 17), (5, 17), (3, 3), channels=(24, 64), layout="NXC", batch=2, **SAME),
+        {"along channels", "written in place", "tiles of two sizes"},
+    ),
+    "along channels in phases, tiles of two sizes": (
+        problem_of(X, (14, 38), (7, 19), (4, 4), channels=(64, 24), stride=2, low=1, layout="NXC"),
+        {"along channels", "phases", "tiles of two sizes"},
     ),
     "along outputs": (
         problem_of(Y, (20, 37), (20, 36), (3, 3), channels=(3, 3), **SAME),

@@ -197,7 +197,8 @@ class LaneSumsSweep(Sweep):
         def single(m: Index, _: object) -> None:
             bounds = self.taps.bounds(axis, 1, b.add(place, m), phase.taps, phase.offset)
             there = replace(
-                at, slab=b.add(at.slab, b.mul(m, in_step)), result=b.add(at.result, b.mul(m, out_step)), single=True
+                at, slab=b.add(at.slab, b.mul(m, in_step)), result=b.add(at.result, b.mul(m, out_step)),
+                tile=(*self.plan.tile[:-1], 1),
             )  # fmt: skip
             inner = self.taps.summed(n, replace(there, sums=()), bounds).sums
             self._emit_tile(replace(there, sums=(*at.sums, self._vectors(1), *inner)), ordered=True)
@@ -220,11 +221,11 @@ class LaneSumsSweep(Sweep):
 
     def _emit_tile(self, spot: Spot, *, ordered: bool = False) -> None:
         b, plan = self.b, self.plan
-        tile = self._tile((*plan.tile[:-1], 1)) if spot.single else replace(self.tile, met=spot.met)
+        tile = self._tile(spot.tile) if spot.tile else replace(self.tile, met=spot.met)
         slab, out = (STORAGE[dtype] for dtype in self._dtypes())
         a = b.at(self.slab, spot.slab, slab)
         sums = list(spot.sums if ordered else (*spot.sums, self._vectors(len(tile.rows))))
-        asks = plan.fetches_rows and not spot.single
+        asks = plan.fetches_rows and not spot.tile
 
         def some(first: Index) -> None:
             x = b.at(self.weights, b.add(spot.weights, b.mul(first, plan.pitch)), self.kind)

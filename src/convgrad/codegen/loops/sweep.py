@@ -21,6 +21,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.general.block_costs import NEAR_BYTES
 from convgrad.plan.general.data import DataPlan
+from convgrad.problem.conv import Ints
 from convgrad.values import replace
 
 AHEAD_BYTES = 2048
@@ -123,13 +124,22 @@ class Sweep:
 
             stop = self._stop(n, count)
 
-            def tile(j: Index, _: object) -> None:
-                j = self._shifted(n, j, stop)
-                bounds = self.taps.bounds(axis, self.plan.tile[n], b.add(self.starts[n], j), taps, offset)
+            def tile(j: Index, shape: Ints) -> None:
+                bounds = self.taps.bounds(axis, shape[n], b.add(self.starts[n], j), taps, offset)
                 at = self._moved(n, spot, j, first, offset, tap)
+                at = at if shape == whole else replace(at, tile=shape)
                 self._axis(n + 1, self.taps.summed(n, at, bounds))
 
-            b.loop(0, stop, tile, step=self.plan.tile[n], name="tile")
+            whole = self.plan.tile
+            size = whole[n]
+            if n != self.plan.ragged:
+                b.loop(0, stop, lambda j, _: tile(self._shifted(n, j, stop), whole), step=size, name="tile")
+                return
+            many = b.floor_div(b.add(stop, size - 1), size)
+            end = b.mul(b.sub(stop, b.mul(many, size - 1)), size)  # of whole tiles
+            b.loop(0, end, lambda j, _: tile(j, whole), step=size, name="tile")
+            shorter = (*whole[:n], size - 1, *whole[n + 1 :])
+            b.loop(end, stop, lambda j, _: tile(j, shorter), step=size - 1, name="tile")
 
         b.loop(0, len(axis.phases), phase, name="phase")
 
@@ -149,7 +159,8 @@ class Sweep:
 
         def single(j: Index, _: object) -> None:
             bounds = self.taps.bounds(axis, 1, b.add(self.starts[n], j), phase.taps, phase.offset)
-            at = replace(self._moved(n, spot, j, phase.first, phase.offset, phase.tap), single=True)
+            at = self._moved(n, spot, j, phase.first, phase.offset, phase.tap)
+            at = replace(at, tile=(*plan.tile[:-1], 1))
             self._axis(n + 1, self.taps.summed(n, at, bounds))
 
         if not plan.reads_in_place or n < len(plan.axes) - 1:
@@ -242,7 +253,7 @@ class Sweep:
 
     def _emit_tile(self, spot: Spot) -> None:
         b, plan = self.b, self.plan
-        tile = self._tile((*plan.tile[:-1], 1)) if spot.single else replace(self.tile, met=spot.met)
+        tile = self._tile(spot.tile) if spot.tile else replace(self.tile, met=spot.met)
         slab, out, weights = (STORAGE[dtype] for dtype in (*self._dtypes(), plan.weights_dtype))
         a, x = b.at(self.slab, spot.slab, slab), b.at(self.weights, spot.weights, weights)
         taps = spot.unrolled

@@ -11,6 +11,7 @@ from convgrad.codegen.microkernels.reduction import Part, Reduction
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import GatherAxis, Phase
 from convgrad.plan.general.data import DataPlan
+from convgrad.problem.conv import Ints
 from convgrad.values import frozen, replace
 
 
@@ -25,7 +26,7 @@ class Spot:
     unrolled: tuple[tuple[int, int], ...] = ((0, 0),)  # (slab, weights) offsets of taps written out
     beside: int = 0  # of what aligned vectors of the slab read, from a cache line
     met: tuple[tuple[int, ...], ...] | None = None  # rows of the tile that take part, per tap written out; else all
-    single: bool = False  # one output of the innermost axis instead of a tile
+    tile: Ints | None = None  # outputs, per axis, of a tile that is smaller than others
 
 
 class TapSums:

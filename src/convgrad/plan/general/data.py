@@ -153,11 +153,26 @@ class DataPlan(DataSlab):
         """Whether tiles may begin anywhere."""
         return type(self) is DataPlan
 
+    @property
+    def ragged(self) -> int | None:
+        """The axis on which the last tiles are shorter by an output, so that none computes more; None if there is none.
+
+        It is the innermost one of those that tiles extend along, where all that is left of blocks can be cut like that.
+        """
+        n = max((n for n, size in enumerate(self.tile) if size > 1), default=0)
+        axis, size = self.axes[n], self.tile[n]
+        known = self.pixels or self.spread or self.reads_in_place or self.unroll
+        if known or size == 1 or type(self) is not DataPlan:
+            return None
+        rests = {phase.count % self.block[n] for phase in axis.phases}
+        even = all(-rest % size <= -(-rest // size) for rest in rests)
+        return n if even and any(rest % size for rest in rests) else None
+
     def last_start(self, n: int) -> int | None:
         """Of the blocks of axis n, where the rest of it is less than a tile: some outputs are computed twice then."""
         axis, span = self.axes[n], self.span(n)
         early = self.writes_in_place and not self.reads_in_place and 0 < axis.count % self.block[n] < span
-        return axis.count - span if early and self.tile[n] > 1 else None
+        return axis.count - span if early and self.tile[n] > 1 and n != self.ragged else None
 
     @property
     def result_extent(self) -> Ints:
