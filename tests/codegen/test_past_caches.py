@@ -105,10 +105,10 @@ def test_small_outputs_stay_in_caches():
 
 @pytest.mark.usefixtures("any_size_is_large")
 def test_lines_of_weights_of_which_a_part_is_written_at_once_stay_in_caches():
-    """Nine taps of a channel are two lines, in part."""
-    for taps, lines in ((4, True), (3, False)):
-        problem = problem_of(W, (12, 12), (6, 6), (taps, taps), channels=(96, 40), stride=2, low=1)
-        assert ("!nontemporal" in ir_of(problem, "avx512")) == lines
+    """Of 27 taps of a channel the last ones are a part of one."""
+    whole = problem_of(W, (12, 12), (6, 6), (4, 4), channels=(96, 40), stride=2, low=1)
+    part = problem_of(W, (14, 14, 14), (7, 7, 7), (3, 3, 3), channels=(96, 48), stride=2, low=1)
+    assert ["!nontemporal" in ir_of(problem, "avx512") for problem in (whole, part)] == [True, False]
 
 
 @pytest.mark.usefixtures("any_size_is_large")

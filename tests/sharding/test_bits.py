@@ -139,6 +139,17 @@ def test_a_window_is_no_image_where_the_whole_has_several(rng):
     assert_array_equal(np.concatenate(parts, 1), whole)
 
 
+def test_nor_is_it_where_the_whole_adds_lanes_of_channels(rng):
+    """Of one position, which is a row of numbers times a matrix."""
+    src, weights = rng.standard_normal((3, 5, 256), np.float32), rng.standard_normal((12, 256, 1), np.float32)
+    words = {"data_format": "NXC", "weights_format": "OIX"}
+    whole = convgrad.convolution(src, weights, **words)
+    plan = shard_plan("Convolution", 0, 5, shapes=[src.shape, weights.shape], **words)
+    with in_order_of(plan.problem):
+        parts = [convgrad.convolution(*part.select(src, weights), **part.attributes) for part in plan.parts]
+    assert_array_equal(np.concatenate(parts, 1), whole)
+
+
 def test_an_order_holds_inside_only(rng, monkeypatch):
     if why_not(TILES):
         pytest.skip("this processor cannot act as if it had tiles")
