@@ -161,8 +161,8 @@ class DataPlan(DataSlab):
         """
         n = max((n for n, size in enumerate(self.tile) if size > 1), default=0)
         axis, size = self.axes[n], self.tile[n]
-        known = self.pixels or self.spread or self.reads_in_place or self.unroll
-        if known or size == 1 or type(self) is not DataPlan:
+        other = self.pixels or self.spread or self.reads_in_place or self.unroll or type(self) is not DataPlan
+        if other or size == 1:
             return None
         rests = {phase.count % self.block[n] for phase in axis.phases}
         even = all(-rest % size <= -(-rest // size) for rest in rests)
