@@ -26,7 +26,7 @@ WIDE = {  # extents of x and y, taps, strides, dilations, pads
 }
 CHANNELS = (  # given and solved for
     (64, 1), (48, 2), (16, 3), (33, 2), (80, 4), (64, 5), (128, 7), (29, 3), (17, 1), (64, 12), (96, 9), (45, 11),
-    (32, 10), (128, 21), (64, 6), (96, 15), (192, 18), (29, 12),
+    (32, 10), (128, 21), (64, 6), (96, 15), (192, 18), (29, 12), (512, 16),
 )  # fmt: skip
 
 
@@ -129,6 +129,8 @@ def test_what_it_is_for():
     assert not adds(channels=(17, 3))
     assert not adds(channels=(8, 1))
     assert not adds(channels=(16, 1), axes=((40,), (40,), (1,), (1,), (1,), (0,)))
+    assert not adds(axes=one, channels=(256, 16))
+    assert adds(axes=one, channels=(256, 16), dtype="f16", out_dtype="f16"), "widened for one vector"
     assert not adds(accumulate=True)
     assert not adds(dtype="bf16")
     assert all(adds(dtype=dtype, out_dtype=dtype) for dtype in ("bf16", "f16"))

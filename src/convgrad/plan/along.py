@@ -22,6 +22,7 @@ WORTH_RUNS = 1.25  # times fewer multiply-adds, with what adding lanes takes, fr
 ADDED = 3  # multiply-adds that adding the lanes of a sum takes as long as
 ADDED_IN_LOTS = 2  # likewise of sums of lots of channels, one after the other
 ALONE = 2  # by which less than a vector of channels takes longer than its multiply-adds
+ALONE_WIDENED = 1.25  # likewise a vector of them, of 16 bits
 PART_OF_VECTOR = 0.5  # what the last vector costs more, if it is read under a mask
 GAIN_IN_LOTS, GAIN_IN_FULL = 0.9, 1.05  # by multiply-adds, from which these are taken, of less than a vector and more
 WEIGHTS_IN_LOTS = 131072  # for so many, which no longer are in L1, the gain is to be larger by one
@@ -95,10 +96,15 @@ def most_together(registers: int) -> int:
 def _gains_in_lots(p: ConvProblem, lanes: int, given: int, solved: int) -> bool:
     """Whether more channels are summed faster in lots than by vectors of them, the last of which is not full.
 
-    Of less than a vector those run at half their speed where f32 meets one tap; along outputs no lane is empty.
+    Of less than a vector those run at half their speed where f32 meets one tap, and numbers of 16 bits that meet just
+    one vector are widened for little; along outputs no lane is empty.
     """
-    taps = prod(p.taps)
-    alone = ALONE if taps == 1 and solved < lanes and p.dtype == "f32" else 1
+    taps, plain = prod(p.taps), p.dtype == "f32"
+    alone = 1.0
+    if taps == 1 and plain and solved < lanes:
+        alone = ALONE
+    elif taps == 1 and not plain and solved == lanes == LINE // SIZES["f32"]:
+        alone = ALONE_WIDENED
     along_channels = alone * -(-solved // lanes) * given * taps
     vectors = -(-given // lanes) + (PART_OF_VECTOR if given % lanes else 0)
     by_lanes = solved * (vectors * taps + ADDED_IN_LOTS)
