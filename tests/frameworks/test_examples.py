@@ -30,7 +30,6 @@ def run(name, *words, launch=()):
         pytest.skip(f"{name} needs {', '.join(missing)}")
     command = [sys.executable, *launch, str(EXAMPLES / name), "--steps", str(STEPS), *map(str, words)]
     quiet = os.environ | {"OMP_NUM_THREADS": "1"}  # nothing here is worth a second thread
-    quiet.pop("PYTHONUNBUFFERED", None)  # else a line of one process may begin before that of another has ended
     done = subprocess.run(command, capture_output=True, text=True, env=quiet, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
