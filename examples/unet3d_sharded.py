@@ -98,9 +98,10 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if number == 1:
-            print(f"process {dist.get_rank()} holds {list(noisy.local.shape)} of {list(noisy.shape)}", flush=True)
+            held = f"process {dist.get_rank()} holds {list(noisy.local.shape)} of {list(noisy.shape)}"
+            print(f"{held}\n", end="", flush=True)  # at once, or another process prints before the line has ended
         if dist.get_rank() == 0 and (number == 1 or number % max(1, args.steps // 10) == 0):
-            print(f"step {number:5}  part of the noise that is left {loss.item():.3f}", flush=True)
+            print(f"step {number:5}  part of the noise that is left {loss.item():.3f}\n", end="", flush=True)
     if dist.get_rank() == 0:
         print(f"{args.steps} steps on {dist.get_world_size()} processes in {perf_counter() - start:.1f} s")
         if args.out:
