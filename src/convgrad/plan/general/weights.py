@@ -272,7 +272,7 @@ class WeightsPlan(WeightsSlabs):
         known = self.taps == 1 or self.taps_inside or self.finishes_evenly  # so that rows and taps are one axis
         run = self.taps * (self.finish_rows if row_step == self.taps and known else 1)
         lines = self.lanes * SIZES[self.compute] == LINE and lane_step % self.lanes == run % self.lanes == 0
-        own = self.own_sums and not self.ON_UNITS  # of which nobody knows what it does there
+        own = self.own_sums and not self.ON_UNITS  # what it does to tiles was not measured
         turned = own and not self.straight and not p.accumulate and p.out_dtype == self.compute
         return turned and dense and lines and p.bytes_of("w") >= PAST_CACHES_BYTES
 
