@@ -21,6 +21,7 @@ class Value:
 
 
 Index = int | Value  # an i64, known now or at run time
+_VARIABLE = "internal global i64 0, align 8"
 
 
 def constant(type_: str, value: float | int) -> Value:
@@ -75,6 +76,16 @@ class Module:
         name = f"@{self._prefix}opaque{len(self._globals)}"
         self._globals.append(f"{name} = {text}")
         return Value("ptr", name)
+
+    def variable(self, name: str) -> Value:
+        """An i64 that is zero at first and lives as long as the module is loaded; equal names are one."""
+        if not self.has_variable(name):
+            self._globals.append(f"@{self._prefix}{name} = {_VARIABLE}")
+        return Value("ptr", f"@{self._prefix}{name}")
+
+    def has_variable(self, name: str) -> bool:
+        """Whether somebody asked for it."""
+        return f"@{self._prefix}{name} = {_VARIABLE}" in self._globals
 
     def metadata(self, text: str) -> str:
         """The name of what instructions say about themselves; equal texts are one."""

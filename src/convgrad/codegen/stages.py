@@ -68,18 +68,19 @@ class Stages(Protocol):
 
 def emit_stage(
     module: Module, symbol: str, tasks: int, scratch_bytes: int, body: Callable[[Builder, Places, Value], None], *,
-    alike: bool = False,
+    alike: bool = False, before: Callable[[Builder, dict[str, Value]], None] | None = None,
 ) -> Stage:  # fmt: skip
     """A function for the task and one, exported, that claims tasks until there are none left.
 
     Where tasks are `alike`, or many, threads begin with a half each: what a thread reads and writes lies together.
+    One of the threads does what comes `before`, with pointers by name, while others may have begun.
     """
     arguments = [("i64", "task"), *(("ptr noalias", name) for name in _POINTERS), ("i64", "threads")]
     inner = Builder(module, f"{symbol}.task", arguments)
     task, *places = inner.arguments
     body(inner, Places(*places), task)
     inner.finish()
-    _emit_claims(module, symbol, tasks, scratch_bytes, halved=alike or tasks >= MANY)
+    _emit_claims(module, symbol, tasks, scratch_bytes, halved=alike or tasks >= MANY, before=before)
     return Stage(symbol=symbol, tasks=tasks)
 
 
@@ -101,7 +102,10 @@ def call_part(b: Builder, symbol: str, at: Places, *numbers: Index) -> None:
     b.call_void(symbol, *numbers, *(at.of(name) for name in _POINTERS), at.threads)
 
 
-def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, *, halved: bool) -> None:
+def _emit_claims(
+    module: Module, symbol: str, tasks: int, scratch_bytes: int, *, halved: bool,
+    before: Callable[[Builder, dict[str, Value]], None] | None,
+) -> None:  # fmt: skip
     """If tasks are `halved`, threads with odd slots begin with the second half; all end with what others have left."""
     b = Builder(module, symbol, [("ptr", "call")], exported=True)
     call = b.arguments[0]
@@ -109,6 +113,9 @@ def _emit_claims(module: Module, symbol: str, tasks: int, scratch_bytes: int, *,
     pointer = {name: b.load("ptr", field[name], 8) for name in _POINTERS}
     own, other, work, done = (b.new_label(name) for name in ("own", "other", "work", "done"))
     slot = b.emit("i64", f"atomicrmw add {field['slots']}, i64 1 monotonic")
+    if before is not None:
+        with b.when(b.compare("eq", slot, 0)):
+            before(b, pointer)
     pointer["scratch"] = b.at(pointer["scratch"], b.mul(slot, scratch_bytes), "i8")
     odd = b.compare("ne", b.emit("i64", f"and {slot}, 1"), 0)
     first = tasks - tasks // 2 if halved else tasks

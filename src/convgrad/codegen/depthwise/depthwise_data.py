@@ -48,6 +48,7 @@ class DepthwiseSweep(Sweep):
             isa=self.isa, compute=plan.compute, rows=places, columns=tuple(plan.all_vectors), c_rows=places,
             c_columns=tuple(plan.all_vectors),
             c_dtype=plan.problem.out_dtype, past_caches=plan.past_caches and self.isa.streams,
+            may_stay=plan.may_stay and self.isa.streams,
         )  # fmt: skip
 
     def run(self) -> None:
@@ -125,6 +126,7 @@ class DepthwiseSweep(Sweep):
         b, plan = self.b, self.plan
         slab = b.at(self.slab, given, STORAGE[plan.problem.dtype])
         weights = self.weights
+        self.tile.ask(b, target)
 
         if self._crowded and not self.tile.past_caches and set(bounds) == {(0, 1)}:
             held = self._taps(weights, range(plan.kernel[0])) if self._taken <= self.isa.registers else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from convgrad.codegen.loops.half_vectors import lane_columns
 from convgrad.codegen.loops.lanes import first_group, lane_dims, lane_origin
 from convgrad.codegen.loops.sweep import Beside, Sweep
 from convgrad.codegen.module import Stage, round64
+from convgrad.codegen.outputs.whereabouts import look
 from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.plan.general.data import DataPlan
 
@@ -100,13 +102,20 @@ class DataStages(InputSlab, Panels):
         self.plan.validate()
         if self.plan.packs_weights:
             self.emit_panel(module)
-        bodies = [("main", self.tasks, self.task, self.plan.tasks_alike)]
+        bodies = [("main", self.tasks, self.task, self.plan.tasks_alike, self._where_output_is)]
         if self.packs_before:
-            bodies.insert(0, ("pack", self.panels, self.pack, True))
+            bodies.insert(0, ("pack", self.panels, self.pack, True, None))
         return tuple(
-            emit_stage(module, name, tasks, self.scratch_bytes, body, alike=alike)
-            for name, tasks, body, alike in bodies
+            emit_stage(module, name, tasks, self.scratch_bytes, body, alike=alike, before=before)
+            for name, tasks, body, alike, before in bodies
         )
+
+    @property
+    def _where_output_is(self) -> Callable[[Builder, dict[str, Value]], None] | None:
+        """What finds out where the output is, if that decides how it is stored."""
+        if not (self.plan.may_stay and self.isa.streams):
+            return None
+        return lambda b, pointers: look(b, self.plan.problem, pointers[self.output])
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All of a task that computes outputs."""

@@ -32,6 +32,7 @@ class TurnedTile(Tile):
         taps: Taps = ((0, 0),), walks: Sequence[Fetch] = (),
     ) -> None:  # fmt: skip
         """As of any tile."""
+        self.ask(b, c)
         first = self.load(b, c) if first is None else first
         lanes, turns = self.isa.lanes(self.compute), range(self.turns)
         sums = as_kind(Tile, self, columns=tuple(d * lanes for d in turns), c_columns=tuple(0 for _ in turns))

@@ -85,12 +85,13 @@ class Sweep:
             rows, c_rows = inputs, results
             columns = c_columns = self.vectors
         slab, out = self._dtypes()
+        past_caches = _past_caches(plan, [*c_rows, *c_columns])
         groups = Groups(plan.in_channels, plan.out_channels) if plan.spread else None
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), halves=halves, a_vector=plan.spread, groups=groups, c_dtype=out,
             ahead=bytes_ahead(plan), in_turn=plan.reads_in_place and not plan.spread, b_aligned=plan.aligned,
-            unroll=_written_out(plan), past_caches=_past_caches(plan, [*c_rows, *c_columns]),
+            unroll=_written_out(plan), past_caches=past_caches, may_stay=past_caches and plan.may_stay,
             a_dtype="" if plan.pixels else slab, b_dtype=slab if plan.pixels else plan.weights_dtype,
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
 from convgrad.codegen.outputs.results import store_runs, stream_runs
 from convgrad.codegen.outputs.runs import Run, rounds_together
+from convgrad.codegen.outputs.whereabouts import ask_for, is_far
 from convgrad.values import frozen, replace
 
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -60,6 +61,7 @@ class Tile:
     slid: frozenset[int] = frozenset()  # offsets, modulo a vector, at which vectors are made of two neighbours
     in_rounds: bool = False  # places that share reads take turns, so that sums wait for each other less
     past_caches: bool = False  # C goes to memory at once where it begins with a line, as all of its vectors then do
+    may_stay: bool = False  # unless the caches hold it: `outputs.whereabouts`
     a_masks: Masks = ()  # a bit per lane, per row, where A is vectors: other lanes are not read, and are zero
     b_masks: Masks = ()  # likewise of B, per column
     a_read: Read | None = None  # how vectors of A are read, where that is no plain load; then there are no masks
@@ -78,13 +80,21 @@ class Tile:
 
         Lines of `walks` are asked for on the way.
         """
+        self.ask(b, c)
         first = self.load(b, c) if first is None else first
         self.put(b, c, self.sum(b, a, x, first, reductions, taps, walks))
+
+    def ask(self, b: Builder, c: Value) -> None:
+        """For the lines of C, where they are not to go past the caches."""
+        if self.may_stay:
+            ask_for(b, self, c)
 
     def put(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c, past the caches if that is wanted and c begins with a line."""
         if self.past_caches:
-            b.either(self.isa.is_aligned(b, c), lambda: self.stream(b, c, tile), lambda: self.store(b, c, tile))
+            far = self.isa.is_aligned(b, c)
+            far = b.both(far, is_far(b)) if self.may_stay else far
+            b.either(far, lambda: self.stream(b, c, tile), lambda: self.store(b, c, tile))
         else:
             self.store(b, c, tile)
 

@@ -16,6 +16,8 @@ from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
+STAYING_BYTES = 16 * 1024 * 1024  # of the input and of such an output, which caches that cores share may hold
+LITTLE, WRITTEN_MORE = 12, 2  # multiply-adds of a result, and bytes of results as a multiple of those of the input
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 IN_PLACE_BYTES = 4 * 1024 * 1024  # of an input that is read in place, which is far enough to be asked for
 
@@ -252,6 +254,19 @@ class DataPlan(DataSlab):
         steps = (batch, channel, *spatial) if self.spread or p.groups == 1 else (batch, group, channel, *spatial)
         aligned = all(step == 1 or step % self.lanes == 0 for step in steps)
         return aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether those lines stay where they are, if the caches hold them before a call.
+
+        That is found out by kernels whose tiles write all of them in place, if caches may hold input and output, and
+        if there is little else to do than to write.
+        """
+        p = self.problem
+        given, solved = p.bytes_of(p.given), p.bytes_of(p.solved)
+        in_place = self.writes_in_place and not self.ON_UNITS and self.past_caches
+        little = p.flops <= 2 * LITTLE * prod(p.shapes[p.solved]) and WRITTEN_MORE * given <= solved
+        return in_place and little and given + solved <= STAYING_BYTES
 
     @property
     def fetches_slab(self) -> bool:
