@@ -76,8 +76,8 @@ class DataStages(InputSlab, Panels):
 
     @property
     def panels(self) -> int:
-        """Of packed weights, each a task of such a stage."""
-        return self.plan.group_blocks * self.plan.lane_blocks * self.plan.i_blocks
+        """Of packed weights, or parts of them, each a task of such a stage."""
+        return self.plan.panels * self.plan.panel_parts
 
     @property
     def scratch_bytes(self) -> int:

@@ -18,6 +18,7 @@ from convgrad.values import frozen
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
 STAYING_BYTES = 16 * 1024 * 1024  # of the input and of such an output, which caches that cores share may hold
 LITTLE, WRITTEN_MORE = 12, 2  # multiply-adds of a result, and bytes of results as a multiple of those of the input
+PACKING_TASKS, PART_BYTES = 8, 32 * 1024  # that a few threads share evenly; of packed weights, worth a task
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 IN_PLACE_BYTES = 4 * 1024 * 1024  # of an input that is read in place, which is far enough to be asked for
 
@@ -135,6 +136,15 @@ class DataPlan(DataSlab):
         return every[vectors - rest :] if self.lanes_begin_early else every[:rest]
 
     # --- results
+
+    @property
+    def panel_parts(self) -> int:
+        """Tasks of a stage that pack a large panel of weights, some runs of channels each, where panels are few."""
+        if type(self) is not DataPlan or self.packs_weights or self.reads_weights:
+            return 1
+        most = min(-(-PACKING_TASKS // max(1, self.panels)), self.packed_bytes * self.panel // PART_BYTES)
+        share = -(-self.runs // max(1, min(self.runs, most)))
+        return -(-self.runs // share)
 
     @property
     def ordinary_sums(self) -> bool:

@@ -158,9 +158,14 @@ class DataBlocks:
         return self.panel
 
     @property
+    def panels(self) -> int:
+        """Of packed weights, in the order (group, lane block, i block)."""
+        return self.group_blocks * self.lane_blocks * self.i_blocks
+
+    @property
     def weights_size(self) -> int:
-        """All packed weights, order (group, lane block, i block, panel)."""
-        return 0 if self.reads_weights else self.group_blocks * self.lane_blocks * self.i_blocks * self.panel
+        """All packed weights."""
+        return 0 if self.reads_weights else self.panels * self.panel
 
     @property
     def hides_weights(self) -> bool:
