@@ -63,28 +63,16 @@ class Panels:
         group, block, i_block, part = b.split(task, (plan.group_blocks, plan.lane_blocks, plan.i_blocks, parts))
         target = b.at(at.shared, b.mul(b.floor_div(task, parts), plan.panel), self.packed_kind)
         bias = bias_at(plan, b, at, group, block) if plan.problem.bias else None
-        if parts == 1:
-            self._pack(b, at, (group, block, i_block), target, bias)
-            return
-        self._pack_runs(b, at, (group, block, i_block), target, part)
-        if bias is not None:
-            with b.when(b.compare("eq", b.add(i_block, part), 0)):
-                pack_bias(plan, b, at, group, block, bias)
+        self._pack(b, at, (group, block, i_block), target, bias, *([part] if parts > 1 else []))
 
     def _pack(
-        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None
+        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, bias: Value | None,
+        part: Index = 0,
     ) -> None:  # fmt: skip
-        """The panel of a group, a block of lanes and a block of input channels; its bias if it is the first of them."""
-        self._pack_runs(b, at, which, target)
-        if bias is not None:
-            group, block, i_block = which
-            with b.when(b.compare("eq", i_block, 0)):
-                pack_bias(self.plan, b, at, group, block, bias)
+        """The panel of a group, a block of lanes and a block of input channels, or a part; its bias if it is the first.
 
-    def _pack_runs(
-        self, b: Builder, at: Places, which: tuple[Index, Index, Index], target: Value, part: Index | None = None
-    ) -> None:  # fmt: skip
-        """All runs of channels of a panel, or those of one of the parts that tasks share."""
+        Kinds that pack in their own way have no parts.
+        """
         plan, p, (group, block, i_block) = self.plan, self.plan.problem, which
         group_step, out_step, in_step = weights_steps(plan)
         source = b.at(at.w, weights_origin(plan, b, group, block, i_block), STORAGE[p.dtype])
@@ -92,21 +80,23 @@ class Panels:
         lanes = lane_dims(plan, block, b, group_step, out_step)
         if plan.runs == 1:
             self.pack_panel(b, at, source, target, lanes=lanes, channels=(channels, plan.i_block, in_step))
-            return
-        unit, panel = plan.channel_unit, plan.panel // plan.runs
+        else:
+            unit, panel = plan.channel_unit, plan.panel // plan.runs
 
-        def run(n: Index, _: object) -> None:
-            origin = b.at(source, b.mul(n, unit * in_step), STORAGE[p.dtype])
-            there = b.at(target, b.mul(n, panel), self.packed_kind)
-            self.pack_panel(b, at, origin, there, lanes=lanes, channels=(unit, unit, in_step))
+            def run(n: Index, _: object) -> None:
+                origin = b.at(source, b.mul(n, unit * in_step), STORAGE[p.dtype])
+                there = b.at(target, b.mul(n, panel), self.packed_kind)
+                self.pack_panel(b, at, origin, there, lanes=lanes, channels=(unit, unit, in_step))
 
-        first, last = 0, b.floor_div(channels, unit)
-        if part is not None:
-            share = -(-plan.runs // plan.panel_parts)
-            first = b.mul(part, share)
-            last = b.minimum(b.add(first, share), last)
-        b.loop(first, last, run, name="run")
-        self._pack_rest(b, at, source, target, lanes, channels, in_step)
+            first, last = 0, b.floor_div(channels, unit)
+            if plan.panel_parts > 1:
+                first = b.mul(part, share := -(-plan.runs // plan.panel_parts))
+                last = b.minimum(b.add(first, share), last)
+            b.loop(first, last, run, name="run")
+            self._pack_rest(b, at, source, target, lanes, channels, in_step)
+        if bias is not None:
+            with b.when(b.compare("eq", b.add(i_block, part), 0)):
+                pack_bias(plan, b, at, group, block, bias)
 
     def _pack_rest(
         self, b: Builder, at: Places, source: Value, target: Value, lanes: list[tuple[Index, int, int]],

@@ -98,6 +98,15 @@ class DataPlan(DataSlab):
         return along_channels and whole and p.w_strides[1 if self.solves_y else 2] == 1
 
     @property
+    def panel_parts(self) -> int:
+        """Tasks of a stage that pack a large panel of weights, some runs of channels each, where panels are few."""
+        if type(self) is not DataPlan or self.packs_weights or self.reads_weights:
+            return 1
+        most = min(-(-PACKING_TASKS // max(1, self.panels)), self.packed_bytes * self.panel // PART_BYTES)
+        share = -(-self.runs // max(1, min(self.runs, most)))
+        return -(-self.runs // share)
+
+    @property
     def weights_dtype(self) -> str:
         """Of the weights that tiles multiply with, as they are stored."""
         return self.problem.dtype if self.reads_weights else self.compute
@@ -136,15 +145,6 @@ class DataPlan(DataSlab):
         return every[vectors - rest :] if self.lanes_begin_early else every[:rest]
 
     # --- results
-
-    @property
-    def panel_parts(self) -> int:
-        """Tasks of a stage that pack a large panel of weights, some runs of channels each, where panels are few."""
-        if type(self) is not DataPlan or self.packs_weights or self.reads_weights:
-            return 1
-        most = min(-(-PACKING_TASKS // max(1, self.panels)), self.packed_bytes * self.panel // PART_BYTES)
-        share = -(-self.runs // max(1, min(self.runs, most)))
-        return -(-self.runs // share)
 
     @property
     def ordinary_sums(self) -> bool:
