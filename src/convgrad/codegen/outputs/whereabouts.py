@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from convgrad.codegen.microkernels.contract import Tile
 
 LINE = 64
-PROBES = 3  # lines of an output, of which most decide
+# Lines of an output that are looked at, in twelfths of it. Two threads write a half each, and what they wrote last is
+# in their own L2: these are lines before that. The L3 of other cores, if they have one, is as far as memory.
+PLACES = 1, 2, 7, 8
+MOST = 3  # of these have to be near
 NEAR_TICKS = 130  # of the time stamp counter, for a load from any cache near a core: 52 to 104; memory takes 340
 OTHER_LINE = 2048  # bytes, a bit of an address: another line of the same page
 CALLS_BETWEEN = 16  # of the same output, from a try that was of no use to the next
@@ -31,15 +34,15 @@ def look(b: Builder, problem: ConvProblem, output: Value) -> None:
     """Decide, for all tiles of a call, how its output is stored, if any of them asks. `output` is where it begins."""
     if not b.module.has_variable(NEAR):
         return
-    places = b.module.table([_place(problem, n) for n in range(PROBES)])
+    places = b.module.table([_place(problem, twelfths) for twelfths in PLACES])
 
     def probe(n: Index, so_far: dict[int, Value]) -> dict[int, Value]:
         ticks = _ticks(b, b.at(output, b.lookup(places, n), "i8"))
         found = b.emit("i64", f"zext {b.compare('slt', ticks, NEAR_TICKS)} to i64")
         return {0: index(b.add(so_far[0], found))}
 
-    found = b.loop(0, PROBES, probe, carried={0: index(0)}, name="probe")[0]
-    near = b.compare("sgt", found, PROBES // 2)
+    found = b.loop(0, len(PLACES), probe, carried={0: index(0)}, name="probe")[0]
+    near = b.compare("sge", found, MOST)
     number = b.cast("ptrtoint", output, "i64")
     last, waiting = _read(b, LAST), _read(b, WAITING)
     same = b.compare("eq", number, last)
@@ -65,10 +68,10 @@ def ask_for(b: Builder, tile: Tile, c: Value) -> None:
             b.prefetch(b.beyond(c, LINE * line), 3, write=True)
 
 
-def _place(problem: ConvProblem, n: int) -> int:
+def _place(problem: ConvProblem, twelfths: int) -> int:
     """Bytes from the beginning to one of the elements that are looked at, inside of the tensor on every axis."""
     shape, strides = problem.shapes[problem.solved], problem.strides[problem.solved]
-    places = ((2 * n + 1) * extent // (2 * PROBES) * step for extent, step in zip(shape, strides, strict=True))
+    places = (twelfths * extent // 12 * step for extent, step in zip(shape, strides, strict=True))
     return BYTES[problem.out_dtype] * sum(places)
 
 
