@@ -39,7 +39,7 @@ class PhaseLanesStages(DataStages):
     sweep = PhaseLanesSweep
 
     @property
-    def panels(self) -> int:
+    def packing_tasks(self) -> int:
         """Runs of channels of the input, each of which is a task."""
         return self.plan.runs
 

@@ -49,7 +49,7 @@ class RunSumsStages(LaneSumsStages):
         return -(-self.plan.out_channels // self.plan.lanes)
 
     @property
-    def panels(self) -> int:
+    def packing_tasks(self) -> int:
         """Such shares, each of which is a task."""
         return self.plan.problem.groups * self.shares
 

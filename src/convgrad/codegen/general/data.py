@@ -75,8 +75,8 @@ class DataStages(InputSlab, Panels):
         return not (self.plan.packs_weights or self.plan.reads_weights)
 
     @property
-    def panels(self) -> int:
-        """Of packed weights, or parts of them, each a task of such a stage."""
+    def packing_tasks(self) -> int:
+        """Of such a stage: panels of packed weights, or parts of them."""
         return self.plan.panels * self.plan.panel_parts
 
     @property
@@ -95,7 +95,7 @@ class DataStages(InputSlab, Panels):
     @property
     def most_tasks(self) -> int:
         """Of either stage."""
-        return max(self.tasks, self.panels * self.packs_before)
+        return max(self.tasks, self.packing_tasks * self.packs_before)
 
     def emit(self, module: Module) -> tuple[Stage, ...]:
         """Weights and outputs, or outputs alone."""
@@ -104,7 +104,7 @@ class DataStages(InputSlab, Panels):
             self.emit_panel(module)
         bodies = [("main", self.tasks, self.task, self.plan.tasks_alike, self._where_output_is)]
         if self.packs_before:
-            bodies.insert(0, ("pack", self.panels, self.pack, True, None))
+            bodies.insert(0, ("pack", self.packing_tasks, self.pack, True, None))
         return tuple(
             emit_stage(module, name, tasks, self.scratch_bytes, body, alike=alike, before=before)
             for name, tasks, body, alike, before in bodies

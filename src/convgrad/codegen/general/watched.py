@@ -22,7 +22,7 @@ class WatchedStages(DataStages):
 
     def __init__(self, plan: Watched):
         super().__init__(plan)
-        self.verdict = Verdict(plan, self.shared_bytes, self.panels, self.tasks) if plan.watch else None
+        self.verdict = Verdict(plan, self.shared_bytes, self.packing_tasks, self.tasks) if plan.watch else None
         self.watch: Watch | None = None
         self.room: Value | None = None
 

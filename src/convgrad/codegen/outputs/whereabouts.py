@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES
+from convgrad.plan.costs import LINE
 from convgrad.problem.conv import ConvProblem
 
 if TYPE_CHECKING:
     from convgrad.codegen.microkernels.contract import Tile
 
-LINE = 64
 # Lines of an output that are looked at, in twelfths of it. Two threads write a half each, and what they wrote last is
 # in their own L2: these are lines before that. The L3 of other cores, if they have one, is as far as memory.
 PLACES = 1, 2, 7, 8
