@@ -63,6 +63,40 @@ def test_every_border(name, layout):
     assert tried >= 3
 
 
+@pytest.mark.parametrize("layout", ["NCX", "NXC"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_one_channel_whose_taps_no_rows_divide(isa, layout):
+    """On vectors of any length, with borders on either side, outer taps, and more of y than a tile has."""
+    if isa not in available_isas():
+        pytest.skip(f"this CPU has no {isa}")
+    machine, rng = machine_for(isa), np.random.default_rng(3)
+    cases = (
+        ((211,), (211,), (37,), 18, {"low": 18}),
+        ((300,), (90,), (37,), 5, {"stride": 3, "low": 3, "bias_gradient": "y"}),
+        ((4, 61), (4, 61), (3, 41), 41, {"low": (1, 20)}),
+        ((120,), (40,), (101,), 7, {"stride": 3, "low": 50, "accumulate": True}),
+        ((97,), (97,), (67,), 19, {"low": 33, "dtype": "f16", "out_dtype": "f16"}),
+    )
+    for number, (x, y, taps, channels, fields) in enumerate(cases):
+        problem = problem_of(W, x, y, taps, channels=(1, channels), batch=2, layout=layout, **fields)
+        plan = plan_of(problem, isa)
+        check_plan(problem, in_turn(number, plan, altered(plan, rng)), machine, number, low=bool(number % 2))
+
+
+def test_one_channel_in_runs_is_preferred_where_numbers_of_x_would_be_alone():
+    """Not where rows divide its taps, or where there is another channel."""
+
+    def kind(taps, isa, **more):
+        problem = problem_of(W, (4000,), (4001 - taps,), (taps,), **({"channels": (1, 64)} | more))
+        return type(choose(problem, machine_for(isa)))
+
+    for isa in ("avx512", "avx2"):
+        assert kind(37, isa) is RunWeightsPlan
+        assert kind(36, isa) is not RunWeightsPlan
+        assert kind(37, isa, channels=(2, 64)) is not RunWeightsPlan
+        assert kind(37, isa, groups=2) is not RunWeightsPlan
+
+
 @needs_avx512
 def test_blocks_of_parts_of_rows():
     """Each of which has zeros of its own beside x."""

@@ -5,9 +5,11 @@ from dataclasses import replace
 from itertools import count
 from math import prod
 
+import ml_dtypes
 import numpy as np
 import pytest
 
+import convgrad.plan.by_dots.dots
 import convgrad.plan.general.data
 from codegen.buffers import StridedArray
 from codegen.dense_problems import SAME, X, Y, problem_of
@@ -21,8 +23,9 @@ from convgrad.plan.machine import available_isas, machine_for, why_not
 
 NEAR, FAR = 1, 10**6  # ticks
 NUMBERS = count()
-AVX512 = machine_for("avx512")
+AVX512, DOTS = machine_for("avx512"), machine_for("avx512_bf16")
 needs_avx512 = pytest.mark.skipif(why_not("avx512") is not None, reason=f"this machine: {why_not('avx512')}")
+needs_dots = pytest.mark.skipif(why_not("avx512_bf16") is not None, reason=f"this machine: {why_not('avx512_bf16')}")
 needs_x86 = pytest.mark.skipif("avx2" not in available_isas(), reason="this machine has no time stamps of x86")
 
 OUTPUTS = {  # that are little else than written
@@ -32,6 +35,14 @@ OUTPUTS = {  # that are little else than written
     "a row": problem_of(Y, (600,), (119,), (10,), channels=(1, 64), stride=5, layout="NXC"),
     "depthwise": problem_of(X, (14, 30), (7, 15), (3, 3), channels=(1, 1), groups=48, stride=2, low=1, layout="NXC"),
     "groups": problem_of(X, (14, 30), (7, 15), (3, 3), channels=(4, 4), groups=8, stride=2, low=1, layout="NXC"),
+}
+BY_DOTS = {  # likewise, of bf16
+    name: problem_of(Y if name == "runs" else X, *shape, layout="NXC", dtype="bf16", out_dtype="bf16", **more)
+    for name, (*shape, more) in {
+        "in place": ((9, 41), (9, 41), (1, 1), {"channels": (64, 8)}),
+        "slab": ((12, 36), (12, 36), (1, 3), {"channels": (64, 4), "low": 1}),
+        "runs": ((2000,), (399,), (10,), {"channels": (1, 512), "stride": 5}),
+    }.items()
 }
 
 
@@ -131,32 +142,34 @@ def test_what_was_just_written_is_near_and_what_memory_holds_is_not():
 # --- kernels
 
 
-def check_calls(problem, times, offset):
+def check_calls(problem, times, offset, machine=AVX512):
     """Assert that so many calls for the same output give the exact result and touch nothing else."""
-    rng, machine, unknown = np.random.default_rng(7), AVX512, problem.unknown.value
+    rng, unknown = np.random.default_rng(7), problem.unknown.value
+    dtype = np.dtype(ml_dtypes.bfloat16 if problem.dtype == "bf16" else np.float32)
     arrays = {}
     for name, shape in problem.shapes.items():
-        arrays[name] = StridedArray(shape, problem.strides[name], np.float32)
+        arrays[name] = StridedArray(shape, problem.strides[name], dtype)
         if name != unknown:
             arrays[name].view[...] = rng.integers(-2, 3, shape)
     exact = solve(problem, **{name: None if name == unknown else arrays[name].view.astype(float) for name in "xwy"})
-    room = np.empty(exact.size + 64, np.float32)
-    start = (-room.ctypes.data // 4) % 16 + offset
-    steps = [4 * step for step in problem.strides[unknown]]
-    view = np.ndarray(exact.shape, np.float32, room, 4 * start, steps)
+    room, size = np.empty(exact.size + 128, dtype), dtype.itemsize
+    start = (-room.ctypes.data // size) % (64 // size) + offset
+    steps = [size * step for step in problem.strides[unknown]]
+    view = np.ndarray(exact.shape, dtype, room, size * start, steps)
     kernel = kernel_here(problem, lower(choose(problem, machine)), machine)
-    places = [room.ctypes.data + 4 * start if name == unknown else arrays[name].address for name in "xwy"]
+    places = [room.ctypes.data + size * start if name == unknown else arrays[name].address for name in "xwy"]
     for _ in range(times):
         room.fill(np.nan)
         kernel(*places, 0)
-        np.testing.assert_array_equal(view, exact)
-        assert np.isnan(room[:start]).all()
-        assert np.isnan(room[start + exact.size :]).all()
+        np.testing.assert_array_equal(view.astype(float), exact)
+        assert np.isnan(room[:start].astype(float)).all()
+        assert np.isnan(room[start + exact.size :].astype(float)).all()
 
 
 @pytest.fixture
 def any_size_is_large(monkeypatch):
-    monkeypatch.setattr(convgrad.plan.general.data, "PAST_CACHES_BYTES", 1)
+    for module in (convgrad.plan.general.data, convgrad.plan.by_dots.dots):
+        monkeypatch.setattr(module, "PAST_CACHES_BYTES", 1)
 
 
 @needs_avx512
@@ -167,6 +180,29 @@ def any_size_is_large(monkeypatch):
 def test_outputs_are_exact_wherever_they_are(problem, offset, limit, monkeypatch):
     monkeypatch.setattr(whereabouts, "NEAR_TICKS", limit)
     check_calls(problem, 4, offset)
+
+
+@needs_dots
+@pytest.mark.usefixtures("any_size_is_large")
+@pytest.mark.parametrize("limit", [0, 10**12], ids=["far", "near"])
+@pytest.mark.parametrize("offset", [0, 1, 16])
+@pytest.mark.parametrize("problem", BY_DOTS.values(), ids=BY_DOTS)
+def test_outputs_of_dot_products_are_exact_wherever_they_are(problem, offset, limit, monkeypatch):
+    monkeypatch.setattr(whereabouts, "NEAR_TICKS", limit)
+    check_calls(problem, 4, offset, DOTS)
+
+
+@pytest.mark.usefixtures("any_size_is_large")
+@pytest.mark.parametrize("problem", BY_DOTS.values(), ids=BY_DOTS)
+def test_dot_products_look_and_ask_for_nothing(problem):
+    plan = choose(problem, DOTS)
+    assert plan.ON_UNITS
+    assert plan.may_stay
+    ir = lower(plan).ir
+    task = ir[ir.index("@main.task") :]
+    assert task.index("@near") < task.index("!nontemporal")
+    assert "i32 1, i32 3, i32 1" not in task
+    assert "readcyclecounter" in ir
 
 
 @pytest.mark.usefixtures("any_size_is_large")
@@ -198,10 +234,10 @@ def test_where_there_is_more_to_multiply_or_to_read_nobody_looks(channels, taps,
 def test_nobody_looks_for_what_caches_cannot_hold_or_always_do():
     problem = problem_of(X, (64, 128), (64, 128), (3, 3), channels=(64, 1), layout="NXC", **SAME)
     staying = {}
-    for images in (1, 2, 8):
+    for images in (1, 2, 8, 10):
         one = replace(problem, batch=images)
         plan = choose(one, AVX512)
         staying[4 * prod(one.shapes["x"]) >> 20] = plan.may_stay
-    assert staying == {2: False, 4: True, 16: False}
+    assert staying == {2: False, 4: True, 16: True, 20: False}
     plan = choose(replace(problem, batch=2), machine_for("avx2"))
     assert not plan.may_stay

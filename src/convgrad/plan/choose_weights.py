@@ -77,7 +77,8 @@ def _by_runs(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, We
         from convgrad.plan.groups.choose_group_weights import group_weights_candidates
 
         yield from group_weights_candidates(problem, machine)
-    if problem.taps[-1] > 1 == problem.dilation[-1] and machine.lanes_f32 * 4 == LINE:
+    in_runs, lines = problem.taps[-1] > 1 == problem.dilation[-1], machine.lanes_f32 * 4 == LINE
+    if in_runs and (lines or problem.x_channels == 1 == problem.groups):
         from convgrad.plan.few_channels.choose_run_weights import run_weights_candidates
 
         yield from run_weights_candidates(problem, machine)

@@ -47,10 +47,7 @@ class DotSweep(Sweep):
             store, stream = partial(put, b.store, PAIR), partial(put, partial(self.isa.stream, b))
         else:
             store, stream = partial(tile.store, b, target, sums), partial(tile.stream, b, target, sums)
-        if tile.past_caches:
-            b.either(self.isa.is_aligned(b, target), stream, store)
-        else:
-            store()
+        tile.put_by(b, target, stream, store)
 
     def _dots(self) -> DotTile:
         plan = self.plan

@@ -91,12 +91,15 @@ class Tile:
 
     def put(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c, past the caches if that is wanted and c begins with a line."""
+        self.put_by(b, c, lambda: self.stream(b, c, tile), lambda: self.store(b, c, tile))
+
+    def put_by(self, b: Builder, c: Value, stream: Callable[[], None], store: Callable[[], None]) -> None:
+        """Likewise by what emits either."""
         if self.past_caches:
             far = self.isa.is_aligned(b, c)
-            far = b.both(far, is_far(b)) if self.may_stay else far
-            b.either(far, lambda: self.stream(b, c, tile), lambda: self.store(b, c, tile))
+            b.either(b.both(far, is_far(b)) if self.may_stay else far, stream, store)
         else:
-            self.store(b, c, tile)
+            store()
 
     def sum(
         self, b: Builder, a: Value, x: Value, first: Sequence[Value], reductions: Sequence[Reduction],

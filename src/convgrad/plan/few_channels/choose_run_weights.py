@@ -21,7 +21,7 @@ from convgrad.plan.general.window_blocks import (
     SUM_VECTOR,
 )
 from convgrad.plan.machine import Machine
-from convgrad.plan.row_tiles import CROSSING, STEP
+from convgrad.plan.row_tiles import CROSSING, STEP, best_row_tile
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, NUMBER, VECTOR, most_rows
 from convgrad.plan.units import products_on
 from convgrad.plan.window_axes import window_axes
@@ -41,17 +41,13 @@ FETCH = 0.35  # cycles, not hidden, for a vector from L2
 def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, RunWeightsPlan]]:
     """Predicted cycles, and a plan, where a row of taps side by side fills vectors that channels alone would not.
 
-    Vectors are as long as lines: shorter ones are filled better by channels.
+    That is, vectors as long as lines: shorter ones are filled better by channels. Or where channels would meet one
+    number of x at a time, so that sums wait for each other.
     """
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k, axes = problem.x_channels, problem.y_channels, window_axes(problem)
-    if not c * k:
-        return
-    filled = _filled(c * axes[-1].taps, lanes)
-    if filled < WORTH * max(_filled(c, lanes), _filled(k, lanes)) or filled < WORTH_OF_GROUPS * _by_groups(
-        problem, lanes
-    ):
+    if not c * k or not (_fills_more(problem, lanes) or _single_row(problem, lanes, machine.registers)):
         return
     if not prod(axis.windows for axis in axes):
         return
@@ -71,6 +67,26 @@ def run_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[t
     best = min(tiles, key=_window_cycles)
     _, plan = min((_in_chunks(replace(best, block=block)) for block in _blocks(best)), key=lambda found: found[0])
     yield _compared(plan) * (1.0 if products_on(problem, machine) is None else BESIDE_UNITS), plan
+
+
+def _fills_more(problem: ConvProblem, lanes: int) -> bool:
+    """Whether a run leaves fewer lanes empty than channels of either side, or of several groups, do."""
+    if lanes * SIZES[COMPUTE[problem.dtype]] != LINE:
+        return False
+    c, k = problem.x_channels, problem.y_channels
+    filled = _filled(c * problem.taps[-1], lanes)
+    channels, groups = max(_filled(c, lanes), _filled(k, lanes)), _by_groups(problem, lanes)
+    return filled >= WORTH * channels and filled >= WORTH_OF_GROUPS * groups
+
+
+def _single_row(problem: ConvProblem, lanes: int, registers: int) -> bool:
+    """Whether tiles with lanes along y have one number of x: there is one channel, and no rows divide its taps."""
+    if problem.x_channels > 1 or problem.groups > 1:
+        return False
+    tile = best_row_tile(
+        1, window_axes(problem)[-1], problem.y_channels, lanes, registers, rows_shift=True, ends_early=True
+    )
+    return tile.taps == 1
 
 
 def _filled(numbers: int, lanes: int) -> float:

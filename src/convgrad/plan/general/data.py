@@ -16,7 +16,7 @@ from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
-STAYING_BYTES = 16 * 1024 * 1024  # of the input and of such an output, which caches that cores share may hold
+STAYING_BYTES = 20 * 1024 * 1024  # of the input and of such an output, which caches that cores share may hold
 LITTLE, WRITTEN_MORE = 12, 2  # multiply-adds of a result, and bytes of results as a multiple of those of the input
 PACKING_TASKS, PART_BYTES = 8, 32 * 1024  # that a few threads share evenly; of packed weights, worth a task
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
@@ -274,9 +274,14 @@ class DataPlan(DataSlab):
         """
         p = self.problem
         given, solved = p.bytes_of(p.given), p.bytes_of(p.solved)
-        in_place = self.writes_in_place and not self.ON_UNITS and self.past_caches
+        in_place = self.writes_in_place and self.may_look and self.past_caches
         little = p.flops <= 2 * LITTLE * prod(p.shapes[p.solved]) and WRITTEN_MORE * given <= solved
         return in_place and little and given + solved <= STAYING_BYTES
+
+    @property
+    def may_look(self) -> bool:
+        """Whether a kernel may find that out: of matrix tiles it was not measured whether that pays."""
+        return not self.ON_UNITS
 
     @property
     def fetches_slab(self) -> bool:
