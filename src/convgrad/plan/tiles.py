@@ -15,6 +15,7 @@ LOADS_PER_CYCLE = 2.0  # of vectors
 SHUFFLES_PER_CYCLE = 1.0  # where they are many; tiles of more rows, which have fewer for each product, spill
 BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
 LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
+DOT_LATENCY = 6.0  # likewise of dot products
 NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
 ALONE, STREAM = 1.3, 2.3  # of such a vector where they load one vector a cycle, numbers apart; and of nothing but that
 FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
@@ -71,7 +72,7 @@ def dot_cycles(rows: int, vectors: int, *, near: bool = False) -> float:
     """The same of a tile of dot products, a pair at a time: what they load takes no more ports than they have."""
     loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
     loaded = (rows + loads * vectors) / LOADS_PER_CYCLE
-    return max(rows * vectors / FMA_PER_CYCLE, loaded, LATENCY) + late * vectors
+    return max(rows * vectors / FMA_PER_CYCLE, loaded, DOT_LATENCY) + late * vectors
 
 
 def most_rows(registers: int, vectors: int, taps: int = 1, *, crowded: bool = False) -> int:

@@ -12,7 +12,7 @@ from convgrad.plan.costs import LOOK, SCATTERED, TURN
 from convgrad.plan.general.window_blocks import PACK_WORD, cheapest_window_blocks
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_tiles import best_row_tile
-from convgrad.plan.tiles import FAR, NUMBER, VECTOR
+from convgrad.plan.tiles import DOT_LATENCY, FAR, NUMBER, VECTOR
 from convgrad.plan.units import needs_watch, products_on
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem
@@ -22,7 +22,6 @@ AGAIN = 2.0  # times that words are packed, by tasks that share them
 PICKED = 2.0  # cycles for a word
 TOGETHER = 0.25  # likewise, of planes, before squares of words are turned
 ALIKE = 0.5  # of the cycles of products, which are one a cycle: others count two
-LATENCY = 6.0  # cycles of a dot product
 ONE_VECTOR = 1.5  # cycles, measured, of a row of a tile of one vector: its word is broadcast apart
 TIE = 0.9  # of the cycles of pairs of neighbours: where these are predicted to take hardly fewer, they take more
 TIE_LAST = 0.78  # likewise where channels of both sides are innermost: words of neighbours are turned there, these not
@@ -61,8 +60,6 @@ def _along(base: FarPairsPlan, side: str, other: str, machine: Machine) -> tuple
         x_pixel_major=lanes_first[other],
     )  # fmt: skip
     products = problem.groups * prod(_met(axis) for axis in axes[:-1]) * _row_cycles(plan)
-    if plan.lane_blocks == 1 and 0 < lanes % LANES <= LANES // 2:
-        products *= 1 - 0.5 / plan.vectors  # half of the last vector is computed
     cycles, plan = cheapest_window_blocks(plan, products)
     lane_step, row_step = (abs(problem.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
     if lane_step != 1:
@@ -78,13 +75,15 @@ def _along(base: FarPairsPlan, side: str, other: str, machine: Machine) -> tuple
 
 
 def _row_cycles(plan: FarPairsPlan) -> float:
-    """Of all tiles, for a row of windows."""
+    """Of all tiles, for a row of windows; sums that wait for each other take what they take."""
     cycles, tiles = 0.0, -(-plan.row_count // plan.row_channels) * plan.lane_blocks
+    half = plan.lane_blocks == 1 and 0 < plan.lane_count % LANES <= LANES // 2
+    computed = 1 - 0.5 / plan.vectors if half else 1.0  # half of the last vector
     for met, windows in plan.axes[-1].meeting(plan.tile_taps).items():
         rows, columns = plan.row_channels, plan.vectors
         rows, columns = (rows * met, columns) if plan.rows_shift else (rows, columns * met)
         loads = ONE_VECTOR * rows if columns == 1 else NUMBER * rows + (VECTOR + FAR) * columns
-        cycles += tiles * windows * max(rows * columns, loads, LATENCY)
+        cycles += tiles * windows * max(computed * rows * columns, computed * loads, DOT_LATENCY / ALIKE)
     return cycles
 
 

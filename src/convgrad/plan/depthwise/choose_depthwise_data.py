@@ -68,7 +68,9 @@ def depthwise_data_candidates(
     best = _best_tile(plain, machine)
     if best is None:
         return
-    yield min(_cycles(best, machine.registers), ALIKE * cycles), _shared(best)
+    own = _cycles(best, machine.registers)
+    counted = min(own, ALIKE * cycles)
+    yield counted, _shared(best)
     inner = axes[-1]
     least = LEAST_PAIRED if abs(inner.offset_step) == 1 else LEAST_APART
     if machine.has_dots and p.dtype == "bf16" and inner.taps >= least and p.groups > base.lanes:
@@ -77,7 +79,8 @@ def depthwise_data_candidates(
         width = 2 * base.lanes
         by_dots = _best_tile(as_kind(DotDepthwisePlan, plain, width=width, lane_groups=min(width, p.groups)), machine)
         if by_dots is not None:
-            yield _cycles(by_dots, machine.registers), _shared(by_dots)
+            less = _cycles(by_dots, machine.registers) / own  # what is counted of one has to hold for the other
+            yield less * counted, _shared(by_dots)
 
 
 def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:

@@ -47,7 +47,7 @@ def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     found = [
         replace(plan, width=width, vectors=vectors)
         for width in cuts(plan.out_channels, machine.registers // 2)
-        for vectors in range(1, (machine.registers - 2) // (width + 1) + 1)
+        for vectors in range(1, _most_vectors(width, machine.registers) + 1)
         if vectors * plan.lanes <= plan.positions
     ]
     if found:
@@ -55,6 +55,11 @@ def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
         own = p.groups * _cycles(best)
         if own < cycles + packing_cost(base, cycles):
             yield min(own, ALIKE * cycles), _shared(best)
+
+
+def _most_vectors(width: int, registers: int) -> int:
+    """Of a tile: each of those of several channels takes two registers besides its sums, or LLVM spills some."""
+    return (registers - 2) // (width + 1) if width == 1 else registers // (width + 2)
 
 
 def _cycles(plan: FlatDataPlan) -> float:
