@@ -95,6 +95,11 @@ def test_one_channel_in_runs_is_preferred_where_numbers_of_x_would_be_alone():
         assert kind(36, isa) is not RunWeightsPlan
         assert kind(37, isa, channels=(2, 64)) is not RunWeightsPlan
         assert kind(37, isa, groups=2) is not RunWeightsPlan
+    divided = problem_of(W, (4000,), (3965,), (36,), channels=(1, 64))
+    assert plan_of(divided, "avx2") is None
+    few = problem_of(W, (4000,), (3994,), (7,), channels=(1, 5))  # that a run of seven taps fills vectors better than
+    assert plan_of(few, "avx2") is None
+    assert plan_of(few, "avx512") is not None
 
 
 @needs_avx512

@@ -18,7 +18,7 @@ from codegen.random_problems import solve
 from convgrad.codegen.lower import lower
 from convgrad.codegen.outputs import whereabouts
 from convgrad.codegen.outputs.whereabouts import _ticks
-from convgrad.plan.choose import choose
+from convgrad.plan.choose import choose, variants
 from convgrad.plan.machine import available_isas, machine_for, why_not
 
 NEAR, FAR = 1, 10**6  # ticks
@@ -229,6 +229,23 @@ def test_where_there_is_more_to_multiply_or_to_read_nobody_looks(channels, taps,
     assert plan.past_caches
     assert plan.may_stay == staying
     assert ("@near" in lower(plan).ir) == staying
+
+
+@pytest.mark.usefixtures("any_size_is_large")
+@pytest.mark.parametrize(("machine", "dtype", "most"), [(AVX512, "f32", 12), (DOTS, "bf16", 24)])
+def test_dot_products_hide_twice_as_many_multiply_adds(machine, dtype, most):
+    def staying(channels):
+        sizes = {"channels": (64, channels), "layout": "NXC", "dtype": dtype, "out_dtype": dtype}
+        return choose(problem_of(X, (12, 48), (12, 48), (1, 1), **sizes), machine).may_stay
+
+    assert [staying(channels) for channels in (most - 2, most, most + 2)] == [True, True, False]
+
+
+def test_matrix_tiles_do_not_look():
+    problem = problem_of(X, (64, 256), (64, 256), (1, 1), channels=(64, 8), layout="NXC")
+    on_tiles = [plan for plan in variants(problem, machine_for("amx")) if plan.ON_UNITS]
+    assert on_tiles
+    assert all(plan.little == 0 and not plan.may_stay for plan in on_tiles)
 
 
 def test_nobody_looks_for_what_caches_cannot_hold_or_always_do():

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+from codegen.dense_problems import problem_of as exact_problem
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
+from convgrad.plan.by_dots.far_pairs import FarPairsPlan
 from convgrad.plan.choose import choose
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.few_channels.run_weights import RunWeightsPlan
+from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
@@ -112,3 +116,18 @@ def test_positions_that_come_from_memory_are_read_whole_for_few_channels():
     sharing = plan_of(256, 150, 50)  # rows 3 KiB apart are in every fourth place
     assert sharing.i_blocks == 1
     assert sharing.tile[-1] <= lines_of_l1(3 * 256 * 4) // 2 < far.tile[-1]
+
+
+def test_sums_that_wait_for_each_other_are_not_made_of_pairs_far_apart():
+    """A number of x meets three vectors at a time, or half a vector five numbers: others have more sums."""
+    machine = machine_for("avx512_bf16")
+    row = exact_problem(Unknown.W, (4000,), (4000,), (251,), channels=(1, 80), low=125)
+    assert isinstance(choose(bf16(row), machine), RunWeightsPlan)
+    few = problem_of(Unknown.W, channels=(1, 6), image=28, windows=28, taps=5, low=2, batch=64, nxc=True)
+    assert isinstance(choose(bf16(few), machine), WindowLanesPlan)
+
+
+def test_words_of_several_taps_take_more_than_their_products():
+    """Patches of three channels: 12 x 32 sums of four taps would seem to take less than 6 x 48 of pairs far apart."""
+    patches = problem_of(Unknown.W, channels=(3, 96), image=224, windows=56, taps=4, stride=4, batch=2)
+    assert isinstance(choose(bf16(patches), machine_for("avx512_bf16")), FarPairsPlan)

@@ -6,9 +6,11 @@ from math import prod
 import pytest
 
 from codegen.dense_problems import problem_of as exact_problem
+from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
 from plan.layers import TABLE, each_level, problem_of
@@ -204,3 +206,29 @@ def test_tiles_are_large_where_weights_outweigh_what_they_write():
     plan = choose(problem, machine_for("avx512"))
     assert plan.writes_in_place
     assert plan.tile[-1] == 8
+
+
+def test_tiles_of_dot_products_have_sums_enough_for_their_latency():
+    """Of 2x1 outputs, or of a few more, the next product would wait for the last one."""
+    sizes = {"channels": (64, 256), "image": 10, "windows": 6, "taps": 5, "batch": 2, "nxc": True}
+    problem = problem_of(Unknown.X, **sizes)
+    plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine_for("avx512_bf16"))
+    assert plan.ON_UNITS
+    assert prod(plan.tile) * plan.width // plan.lanes >= 12
+
+
+def test_tiles_of_flat_planes_leave_registers_for_what_they_read():
+    """Nine channels by three vectors are 27 sums, nine numbers and three vectors of the input."""
+    for channels in (128, 172, 192):
+        sizes = {"channels": (channels, 3), "image": 112, "windows": 112, "taps": 3, "low": 1}
+        plans = variants(problem_of(Unknown.X, **sizes), machine_for("avx512"))
+        flat = next(plan for plan in plans if isinstance(plan, FlatDataPlan))
+        assert flat.vectors * (flat.width + 2) <= 32
+
+
+def test_depthwise_tiles_of_dot_products_are_counted_like_those_of_vectors():
+    """By what tiles of one row are counted: 256 taps are written out, and take a fraction of what is predicted."""
+    sizes = {"channels": (1, 1), "groups": 21, "image": 264, "windows": 32, "taps": 16, "stride": 8}
+    problem = replace(problem_of(Unknown.Y, **sizes, nxc=True), dtype="bf16", out_dtype="bf16")
+    assert isinstance(choose(problem, machine_for("avx512_bf16")), DotDepthwisePlan)
+    assert not choose(problem, machine_for("avx512")).ON_UNITS

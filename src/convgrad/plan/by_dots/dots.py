@@ -10,7 +10,7 @@ from math import prod
 
 from convgrad.plan.by_matrix.matrix import DEPTH, MatrixDataPlan, watched
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
-from convgrad.plan.general.data import PAST_CACHES_BYTES
+from convgrad.plan.general.data import LITTLE, PAST_CACHES_BYTES
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen
@@ -87,9 +87,9 @@ class DotDataPlan(MatrixDataPlan):
         return lines and aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
 
     @property
-    def may_look(self) -> bool:
-        """As of f32; but tiles do not ask for their lines, which are half as many, before they sum: that took longer."""
-        return True
+    def little(self) -> int:
+        """Twice as many as of f32. Tiles do not ask for lines, half as many, before they sum: that took longer."""
+        return PAIR * LITTLE
 
     @property
     def channel_unit(self) -> int:

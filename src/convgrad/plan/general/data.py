@@ -274,14 +274,14 @@ class DataPlan(DataSlab):
         """
         p = self.problem
         given, solved = p.bytes_of(p.given), p.bytes_of(p.solved)
-        in_place = self.writes_in_place and self.may_look and self.past_caches
-        little = p.flops <= 2 * LITTLE * prod(p.shapes[p.solved]) and WRITTEN_MORE * given <= solved
+        in_place = self.writes_in_place and self.past_caches and self.little > 0
+        little = p.flops <= 2 * self.little * prod(p.shapes[p.solved]) and WRITTEN_MORE * given <= solved
         return in_place and little and given + solved <= STAYING_BYTES
 
     @property
-    def may_look(self) -> bool:
-        """Whether a kernel may find that out: of matrix tiles it was not measured whether that pays."""
-        return not self.ON_UNITS
+    def little(self) -> int:
+        """Multiply-adds of a result that are little beside writing it; of matrix tiles that was not measured."""
+        return 0 if self.ON_UNITS else LITTLE
 
     @property
     def fetches_slab(self) -> bool:
