@@ -114,3 +114,21 @@ def test_rows_of_stride_two_of_few_channels_are_read_in_place(dtype, channels, i
     layer = {"channels": (channels, 32), "image": 224, "windows": 112, "taps": 3, "stride": 2, "low": 1}
     problem = replace(problem_of(Unknown.Y, **layer, nxc=False), dtype=dtype, out_dtype=dtype)
     assert (type(choose(problem, machine_for(isa))) is RowDataPlan) == expected
+
+
+def test_long_rows_of_16_bits_are_widened_once():
+    """Each of 31 taps would widen what it meets; with f32 there is nothing to widen, and 15 taps have tiles of rows."""
+    for taps, dtype, in_place in ((31, "f32", True), (31, "f16", False), (31, "bf16", False), (15, "f16", True)):
+        sizes = {"channels": (1, 1), "groups": 144, "low": taps // 2, "layout": "NXC"}
+        problem = dense_problems.problem_of(Unknown.Y, (250,), (250,), (taps,), batch=16, **sizes)
+        plan = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for("avx512"))
+        assert plan.spread
+        assert plan.reads_in_place == in_place
+
+
+def test_few_channels_are_made_along_outputs_of_16_bits_too():
+    """Four of 32: vectors of channels leave twelve lanes empty, which is more than what turning takes."""
+    sizes = {"channels": (32, 4), "image": 160, "windows": 160, "taps": 1, "nxc": True}
+    for dtype in ("f32", "f16", "bf16"):
+        problem = replace(problem_of(Unknown.Y, **sizes), dtype=dtype, out_dtype=dtype)
+        assert choose(problem, machine_for("avx512")).pixels

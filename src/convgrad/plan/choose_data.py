@@ -13,6 +13,7 @@ from convgrad.plan.general.data_in_place import (
     is_mostly_border,
     reads_in_place,
     widened,
+    widens_again,
     with_weights_in_place,
     writes_in_place,
 )
@@ -124,7 +125,7 @@ def _finished(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
     if plan.OUTPUTS_ALONE:
         return best_outputs(plan, cycles)
     plan = whole_blocks(plan)
-    if reads_in_place(plan) and not is_mostly_border(plan):
+    if reads_in_place(plan) and not (is_mostly_border(plan) or widens_again(plan)):
         plan = widened(plan, cycles, machine)
         inner = plan.axes[-1]
         inside = min(high - low for low, high in map(inner.inside, inner.phases))

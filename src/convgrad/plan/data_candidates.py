@@ -17,6 +17,7 @@ from convgrad.plan.costs import (
     SCALAR,
     SHORT,
     TURN,
+    TURN_ALONE,
     TURN_BACK,
     TURN_NARROW,
     TURN_PLANES,
@@ -192,7 +193,8 @@ class DataCandidates:
         scattered = SCALAR if groups > 1 else moves.turn  # one group is a small part of every position
         apart = moves.apart - MOVE if alone else 0.0
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
-        narrow = TURN_NARROW if once and problem.dtype != self.base.compute else 0.0
+        once &= problem.dtype != self.base.compute  # and is converted for that
+        narrow = (TURN_ALONE if taps == 1 else TURN_NARROW) if once else 0.0
         packed = (scattered + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
         back = moves.unpack if self.channels_out > 1 else moves.back
         unpacked = MOVE if self.out_channels_first else max(scattered, back) + narrow

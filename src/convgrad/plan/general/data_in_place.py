@@ -23,6 +23,7 @@ WIDEST = 8  # vectors of channels side by side
 NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
 MEMORY_BOUND = 1.2  # of the cycles of the arithmetic, that memory takes at least where it decides
 BORDER = 8  # products at the border, for each output of a row, that cost as much as to pack what the row meets
+WIDENING_TAPS = 16  # of an output, each of which widens what it meets
 MOST_KNOWN_PHASES = 4  # phases of an axis that may be emitted one by one
 
 
@@ -59,6 +60,12 @@ def is_mostly_border(plan: DataPlan) -> bool:
     inside = min(high - low for low, high in map(axis.inside, axis.phases))
     taps = prod(max(phase.taps for phase in one.phases) for one in plan.axes)
     return (axis.count - max(inside, 0)) * taps > BORDER * axis.count
+
+
+def widens_again(plan: DataPlan) -> bool:
+    """Whether numbers of 16 bits are met by so many taps that they had better be widened once, as they are packed."""
+    taps = plan.taps / prod(len(axis.phases) for axis in plan.axes)
+    return plan.problem.dtype != plan.compute and taps > WIDENING_TAPS
 
 
 def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
