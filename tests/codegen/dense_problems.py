@@ -51,6 +51,12 @@ EDGES = {
     "no windows of weights": problem_of(W, (2,), (0,), (3,)),
     "no windows of an image": problem_of(X, (2,), (0,), (3,), bias=True),
     "no taps": problem_of(Y, (5,), (5,), (0,), bias=True),
+    "groups whose windows fill an axis": problem_of(
+        X, (18, 9), (1, 9), (18, 1), channels=(1, 2), groups=10, batch=2, layout="NXC"
+    ),
+    "weights of groups whose windows fill an axis": problem_of(
+        W, (18, 9), (1, 9), (18, 1), channels=(1, 2), groups=10, batch=2, layout="NXC"
+    ),
     "all extents one": problem_of(Y, (1, 1, 1), (1, 1, 1), (1, 1, 1), channels=(1, 1)),
     "all extents one, weights": problem_of(W, (1, 1, 1), (1, 1, 1), (1, 1, 1), channels=(1, 1)),
     "windows that meet no image": problem_of(Y, (2,), (9,), (2,), stride=3, low=4, bias=True),

@@ -232,3 +232,10 @@ def test_depthwise_tiles_of_dot_products_are_counted_like_those_of_vectors():
     problem = replace(problem_of(Unknown.Y, **sizes, nxc=True), dtype="bf16", out_dtype="bf16")
     assert isinstance(choose(problem, machine_for("avx512_bf16")), DotDepthwisePlan)
     assert not choose(problem, machine_for("avx512")).ON_UNITS
+
+
+def test_taps_that_an_output_does_not_meet_are_not_counted():
+    """Of 22 rows of taps an element meets one, whichever way vectors run: those across groups need no other."""
+    sizes = {"channels": (1, 2), "groups": 16, "batch": 8, "layout": "NXC"}
+    plan = choose(exact_problem(Unknown.X, (22, 500), (1, 500), (22, 1), **sizes), machine_for("avx512"))
+    assert plan.spread

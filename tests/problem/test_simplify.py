@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from codegen.dense_problems import problem_of as dense_problem
 from convgrad.plan.order import channels_in_turn
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import MOST_PHASES, simplify
@@ -177,6 +178,18 @@ def test_other_taps_stay_taps(problem):
 def test_groups_keep_their_taps_where_they_fill_vectors():
     problem = replace(SIDE_BY_SIDE, unknown=Unknown.X, groups=32, x_strides=(384, 1, 1, 32), y_strides=(512, 4, 1, 128))
     assert simplify(problem).merged_taps == 1
+
+
+@pytest.mark.parametrize(
+    ("unknown", "groups", "channels", "merged"),
+    [("w", 4, 2, True), ("w", 8, 2, False), ("w", 8, 4, False),
+     ("x", 4, 2, True), ("x", 8, 2, False), ("x", 8, 4, True), ("x", 16, 4, False)],
+)  # fmt: skip
+def test_half_of_a_vector_of_groups_keeps_its_taps(unknown, groups, channels, merged):
+    """Eight filters of electrodes: taps fill an axis; of many sums of an image it takes a whole vector of groups."""
+    sizes = {"channels": (1, channels), "groups": groups, "batch": 2}
+    problem = dense_problem(Unknown(unknown), (22, 50), (1, 50), (22, 1), **sizes, layout="NXC")
+    assert simplify(problem).merged_taps == (22 if merged else 1)
 
 
 UNFIT = {

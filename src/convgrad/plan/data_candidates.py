@@ -219,7 +219,8 @@ class DataCandidates:
 
         problem, lanes, inner = self.problem, self.lanes, self.axes[-1]
         channels = self.channels_in, self.channels_out
-        depth = self.channels[0] * prod(problem.taps) / self.phases
+        met = prod(axis.visits(1) / axis.count for axis in self.axes[:-1] if axis.count)  # taps, by an output
+        depth = self.channels[0] * met * inner.taps / len(inner.phases)
         together = inner.taps if self.channels_in == 1 or picks_once(self.channels_in, inner) else 1
         counts = tuple(axis.count for axis in self.axes)
 

@@ -14,6 +14,7 @@ from convgrad.values import frozen, replace
 MOST_PHASES = 8  # of a stride that become channels: still few outputs in the words of plan.order, so sums keep theirs
 LEAST_CHANNELS = 4  # that are summed, from where on phases are worth it
 LEAST_MERGED = 16  # channels of a group, which make up for groups that are no longer taken together
+FILLING_GROUPS, MANY_SUMMED = 8, 3  # side by side, that fill half of a vector; channels of y from which on they are 16
 FAR_APART, NARROW_APART = 2, 1.5  # strides per span of a window from which elements between are not worth packing
 
 
@@ -71,11 +72,18 @@ def _taps_as_channels(p: ConvProblem) -> ConvProblem:
     """
     if p.unknown is Unknown.Y or p.bias_gradient == "x" or (p.bias and p.groups * p.x_channels > 1):
         return p
-    if p.groups >= LEAST_MERGED and abs(p.x_strides[1]) <= max(map(abs, p.x_strides[3:])):  # they fill vectors
+    if _groups_fill_vectors(p):
         return p
     merged = with_taps_merged(p)
     sums_of_taps = p.unknown is Unknown.X and prod(merged.taps) > 1
     return p if p.groups > 1 and (sums_of_taps or merged.x_channels < LEAST_MERGED) else merged
+
+
+def _groups_fill_vectors(p: ConvProblem) -> bool:
+    """Whether they lie side by side, enough of them to be taken together; more of those whose images are many sums."""
+    many = p.unknown is Unknown.X and p.y_channels >= MANY_SUMMED
+    enough = p.groups >= (LEAST_MERGED if many else FILLING_GROUPS)
+    return enough and abs(p.x_strides[1]) <= max(map(abs, p.x_strides[3:]))
 
 
 def with_taps_merged(p: ConvProblem) -> ConvProblem:
