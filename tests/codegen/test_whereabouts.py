@@ -245,7 +245,7 @@ def test_matrix_tiles_do_not_look():
     problem = problem_of(X, (64, 256), (64, 256), (1, 1), channels=(64, 8), layout="NXC")
     on_tiles = [plan for plan in variants(problem, machine_for("amx")) if plan.ON_UNITS]
     assert on_tiles
-    assert all(plan.little == 0 and not plan.may_stay for plan in on_tiles)
+    assert all(plan.hidden_products == 0 and not plan.may_stay for plan in on_tiles)
 
 
 def test_nobody_looks_for_what_caches_cannot_hold_or_always_do():

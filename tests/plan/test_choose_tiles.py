@@ -218,7 +218,7 @@ def test_tiles_of_dot_products_have_sums_enough_for_their_latency():
 
 
 def test_tiles_of_flat_planes_leave_registers_for_what_they_read():
-    """Nine channels by three vectors are 27 sums, nine numbers and three vectors of the input."""
+    """Two for each vector, besides its sums of all channels: nine channels by three vectors would spill."""
     for channels in (128, 172, 192):
         sizes = {"channels": (channels, 3), "image": 112, "windows": 112, "taps": 3, "low": 1}
         plans = variants(problem_of(Unknown.X, **sizes), machine_for("avx512"))

@@ -193,8 +193,8 @@ class DataCandidates:
         scattered = SCALAR if groups > 1 else moves.turn  # one group is a small part of every position
         apart = moves.apart - MOVE if alone else 0.0
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
-        once &= problem.dtype != self.base.compute  # and is converted for that
-        narrow = (TURN_ALONE if taps == 1 else TURN_NARROW) if once else 0.0
+        converted = once and problem.dtype != self.base.compute
+        narrow = (TURN_ALONE if taps == 1 else TURN_NARROW) if converted else 0.0
         packed = (scattered + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
         back = moves.unpack if self.channels_out > 1 else moves.back
         unpacked = MOVE if self.out_channels_first else max(scattered, back) + narrow
@@ -219,14 +219,14 @@ class DataCandidates:
 
         problem, lanes, inner = self.problem, self.lanes, self.axes[-1]
         channels = self.channels_in, self.channels_out
-        met = prod(axis.visits(1) / axis.count for axis in self.axes[:-1] if axis.count)  # taps, by an output
-        depth = self.channels[0] * met * inner.taps / len(inner.phases)
+        taps = prod(axis.visits(1) / axis.count for axis in self.axes[:-1] if axis.count)  # that an output meets
+        taps *= inner.taps / len(inner.phases)
         together = inner.taps if self.channels_in == 1 or picks_once(self.channels_in, inner) else 1
         counts = tuple(axis.count for axis in self.axes)
 
         def tiled(*, whole: bool = False) -> tuple[TileShape, DataPlan]:
             shape = best_spread_tile(
-                counts, problem.groups, channels, depth, max(1, together), inner.in_step, lanes,
+                counts, problem.groups, channels, self.channels[0] * taps, max(1, together), inner.in_step, lanes,
                 self.machine.registers, whole=whole,
             )  # fmt: skip
             many = shape.width // lanes * (lanes // self.channels_out)
@@ -238,9 +238,9 @@ class DataCandidates:
         turn = TURN_PLANES if channels == (1, 1) else TURN
         turned = can_turn(*channels, lanes) and worth_turning(problem)
         if turned:
-            depth = prod(problem.taps) / self.phases
+            every = prod(problem.taps) / self.phases  # cycles are measured for all of them
             shape = best_turned_tile(
-                counts, problem.groups, self.channels_out, depth, lanes, self.machine.registers
+                counts, problem.groups, self.channels_out, every, lanes, self.machine.registers
             )  # fmt: skip
         cost = self.elements_in * (MOVE if self.pixel_major else turn)
         cost += self.elements_out * (turn if self.out_channels_first else MOVE)

@@ -87,7 +87,7 @@ class DotDataPlan(MatrixDataPlan):
         return lines and aligned and p.bytes_of(p.solved) >= PAST_CACHES_BYTES
 
     @property
-    def little(self) -> int:
+    def hidden_products(self) -> int:
         """Twice as many as of f32. Tiles do not ask for lines, half as many, before they sum: that took longer."""
         return PAIR * LITTLE
 

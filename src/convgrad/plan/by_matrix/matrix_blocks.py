@@ -43,7 +43,7 @@ UNALIGNED_ROWS = 7  # rows that one across cache lines counts for
 ALONE = 4  # likewise, of one product alone, which waits for B, too
 SHORT_ROW = 6.0  # cycles more to pack a row of a channel, as far as it leaves a vector empty
 ROW = 2.0  # cycles of a loop over rows of windows, each a sum of its own
-SEVERAL = 1.15  # times the cycles of dot products of a tile of several taps
+TAPS_APART = 1.15  # times the cycles of dot products of a tile of several taps, whose words lie apart
 ZERO_BYTES = 32.0  # per cycle
 PACKED_AGAIN = 2.0  # what packing counts among blocks and shares of one plan: it leaves caches and threads to wait
 SLAB_BYTES = 768 * 1024  # of x and y together
@@ -164,7 +164,7 @@ def _dot_products(plan: DotWeightsPlan) -> float:
     """The same of register tiles, of which each tap has those of the windows that it meets x in."""
     rows = prod(plan.outer_block) * prod(_met(axis) for axis in plan.outer)
     tile_rows = plan.tile_taps * plan.row_channels
-    step = dot_cycles(tile_rows, plan.vectors, near=True) * (SEVERAL if plan.tile_taps > 1 else 1.0)
+    step = dot_cycles(tile_rows, plan.vectors, near=True) * (TAPS_APART if plan.tile_taps > 1 else 1.0)
     steps = rows * (ROW + plan.depth / PAIR * step)
     sums = TILE_OVERHEAD + SUM_VECTOR * tile_rows * plan.vectors
     tiles = -(-plan.row_count // plan.row_channels) * plan.lane_blocks * plan.problem.groups

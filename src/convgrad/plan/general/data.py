@@ -274,12 +274,12 @@ class DataPlan(DataSlab):
         """
         p = self.problem
         given, solved = p.bytes_of(p.given), p.bytes_of(p.solved)
-        in_place = self.writes_in_place and self.past_caches and self.little > 0
-        little = p.flops <= 2 * self.little * prod(p.shapes[p.solved]) and WRITTEN_MORE * given <= solved
+        in_place = self.writes_in_place and self.past_caches and self.hidden_products > 0
+        little = p.flops <= 2 * self.hidden_products * prod(p.shapes[p.solved]) and WRITTEN_MORE * given <= solved
         return in_place and little and given + solved <= STAYING_BYTES
 
     @property
-    def little(self) -> int:
+    def hidden_products(self) -> int:
         """Multiply-adds of a result that are little beside writing it; of matrix tiles that was not measured."""
         return 0 if self.ON_UNITS else LITTLE
 

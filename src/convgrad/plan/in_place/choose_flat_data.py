@@ -58,7 +58,7 @@ def flat_data_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
 
 
 def _most_vectors(width: int, registers: int) -> int:
-    """Of a tile: each of those of several channels takes two registers besides its sums, or LLVM spills some."""
+    """Of a tile; each takes two registers besides sums, one with those of a single channel, or LLVM spills some."""
     return (registers - 2) // (width + 1) if width == 1 else registers // (width + 2)
 
 
