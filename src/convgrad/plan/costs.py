@@ -14,7 +14,15 @@ MOST_SUM_BYTES = 768 * 1024  # of sums that are vectors: more are fetched and st
 BEYOND_L2 = 2**20  # bytes of tensors that it does not hold
 MEMORY_BYTES = 4.5  # per cycle, from where larger ones are
 SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
+FEW_CYCLES = 3e4  # of arithmetic: more are worth rousing another thread for, if that costs little besides
+MANY_CYCLES = 1e5  # and these in any case
+BESIDES = 0.25  # of the cycles between, what is little
 LOOK = 2000.0  # cycles to look at what was noted of numbers that dot products read
+
+
+def worth_sharing(cycles: float) -> float:
+    """How much it counts that one thread does all of so many cycles of arithmetic, as a share of them."""
+    return 0.0 if cycles <= FEW_CYCLES else BESIDES if cycles <= MANY_CYCLES else 1.0
 
 
 class Moves(NamedTuple):

@@ -3,10 +3,14 @@
 How it works. `word` holds two numbers: below, how many more workers may join the current job; above, how many are
 inside. A worker joins by one compare-and-swap (one fewer may join, one more is inside), so it can never enter a job
 that has been closed; the caller closes by clearing the lower half and returns when the upper one is zero. `generation`
-only tells workers that there is something to look at. A worker spins on it for a while and then sleeps on a condition.
+only tells workers that there is something to look at. A worker spins on it for a while and then sleeps on a condition;
+`pool_apart_ir` sees to it that it wakes up on a processor of its own, `pool_short_ir` decides whether it is woken.
 """
 
 from __future__ import annotations
+
+from convgrad.runtime.pool_apart_ir import apart_ir
+from convgrad.runtime.pool_short_ir import short_ir
 
 SYMBOLS = (
     "convgrad_pool_reset",
@@ -53,6 +57,7 @@ define void @convgrad_pool_reset(i64 %unused) nounwind {
   store i64 0, ptr @generation
   store i32 0, ptr @busy
   store i32 0, ptr @sleepers
+  call void @forget_members()
   %m = call i32 @pthread_mutex_init(ptr @mutex, ptr null)
   %w = call i32 @pthread_cond_init(ptr @wake, ptr null)
   ret void
@@ -74,6 +79,7 @@ done:
 
 define ptr @convgrad_pool_worker(ptr %unused) nounwind {
 start:
+  %member = call ptr @join_members()
   br label %idle
 idle:
   %seen = phi i64 [ 0, %start ], [ %now, %join ], [ %now, %finish ]
@@ -94,6 +100,7 @@ pause:
 sleep:
   %l = call i32 @pthread_mutex_lock(ptr @mutex)
   %in = atomicrmw add ptr @sleepers, i32 1 seq_cst
+  call void @note_sleep(ptr %member, i64 1)
   br label %check
 check:
   %h = load atomic i64, ptr @generation seq_cst, align 8
@@ -104,7 +111,9 @@ wait:
   br label %check
 awake:
   %out = atomicrmw sub ptr @sleepers, i32 1 seq_cst
+  call void @note_sleep(ptr %member, i64 0)
   %u = call i32 @pthread_mutex_unlock(ptr @mutex)
+  call void @go_anywhere(ptr %member)
   br label %found
 found:
   %now = phi i64 [ %g, %look ], [ %h, %awake ]
@@ -148,19 +157,38 @@ open:
   %g = atomicrmw add ptr @generation, i64 1 seq_cst
   %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
   %quiet = icmp eq i32 %asleep, 0
-  br i1 %quiet, label %work, label %rouse
+  br i1 %quiet, label %work, label %decide
+decide:
+  %opened = call i64 @now()
+  %short = call i1 @is_short(ptr %task, i64 %opened)
+  br i1 %short, label %timed, label %rouse
 rouse:
   %l = call i32 @pthread_mutex_lock(ptr @mutex)
+  %patient = load i64, ptr @spins
+  %cores = icmp ne i64 %patient, 0 ; enough of them for all threads
+  br i1 %cores, label %apart, label %broadcast
+apart:
+  call void @keep_members_apart()
+  br label %broadcast
+broadcast:
   %b = call i32 @pthread_cond_broadcast(ptr @wake)
   %u = call i32 @pthread_mutex_unlock(ptr @mutex)
-  br label %work
+  %roused = call i64 @now()
+  br label %timed
+timed:
+  %begun = phi i64 [ %opened, %decide ], [ %roused, %broadcast ]
+  call void %task(ptr %data)
+  call void @note_job(ptr %task, i64 %begun, i1 %short)
+  br label %close
 work:
   call void %task(ptr %data)
+  br label %close
+close:
   %closed = atomicrmw and ptr @word, i64 -4294967296 acquire
   %patience = load i64, ptr @spins
   br label %look
 look:
-  %left = phi i64 [ %patience, %work ], [ %left.1, %pause ], [ 0, %yield ]
+  %left = phi i64 [ %patience, %close ], [ %left.1, %pause ], [ 0, %yield ]
   %w = load atomic i64, ptr @word acquire, align 8
   %empty = icmp eq i64 %w, 0
   br i1 %empty, label %done, label %count
@@ -184,4 +212,4 @@ done:
 def pool_ir(triple: str) -> str:
     """The pool for a target."""
     declare, pause = _PAUSE.get(triple.split("-")[0].replace("arm64", "aarch64"), ("", ""))
-    return _IR.replace("$declare_pause", declare).replace("$pause", pause)
+    return _IR.replace("$declare_pause", declare).replace("$pause", pause) + apart_ir(triple) + short_ir()

@@ -19,7 +19,7 @@ from convgrad.plan.costs import LOOK, MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import OVERFLOW
 from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import roomy
-from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR
+from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR, left_idle
 from convgrad.plan.tiles import dot_cycles
 from convgrad.plan.units import loads_of
 from convgrad.plan.window_axes import WindowAxis
@@ -50,7 +50,6 @@ SLAB_BYTES = 768 * 1024  # of x and y together
 SUM_BYTES = 3 * 1024 * 1024  # of sums besides those of the first chunk
 MOST_WINDOWS = 4096
 MOST_CHUNKS = 16
-LEAST_TASKS = 16
 SHARES = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
@@ -221,7 +220,7 @@ def _cost(plan: MatrixWeightsPlan, block: _OfBlock, packed: float = 1.0) -> floa
     overflow = OVERFLOW * max(0.0, slabs / SLAB_BYTES - 1)
     cycles = (LOOK if isinstance(plan, DotWeightsPlan) else VERDICT) if plan.watch else 0.0
     cycles += block.products * (1 + overflow) + packed * packing + zeroed * slabs / ZERO_BYTES + _sum_cost(plan)
-    return cycles * (1 + 1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 1.0)
+    return cycles * (1 + left_idle(tasks, cycles))
 
 
 def _sum_cost(plan: MatrixWeightsPlan) -> float:

@@ -10,7 +10,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES, MOVE, SCALAR, TURN
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import CLAIM, ROW
-from convgrad.plan.general.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_BYTES, SUM_VECTOR
+from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_BYTES, SUM_VECTOR, left_idle
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
@@ -108,7 +108,7 @@ def _shared(plan: WindowLanesPlan) -> tuple[float, WindowLanesPlan]:
         tasks = chunks * p.groups * of_rows * of_lanes
         fetched = FETCH * (rows + plan.vectors) if slab > NEAR_BYTES else 0.0
         cycles = p.groups * tiles * steps * (step + fetched)
-        cycles *= 1 + 0.2 * max(0.0, slab / SLAB_BYTES - 1) + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
+        cycles *= 1 + 0.2 * max(0.0, slab / SLAB_BYTES - 1) + left_idle(tasks, cycles)
         far = 1 + (size * plan.lanes * sums / (p.groups * of_rows * of_lanes) > SUM_BYTES)
         cycles += sums * blocks * SUM_VECTOR * far + sums * (1 + 2 * (chunks - 1)) * plan.lanes * MOVE
         cycles += x_moved * of_lanes + y_moved * of_rows + CLAIM * tasks

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK
+from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK, worth_sharing
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
@@ -55,7 +55,7 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
     size, tasks = plan.packed_bytes, prod(plan.grid)
     even = plan.even_tasks
     alone = 1 / (even if even < LOPSIDED * tasks else tasks)
-    alone = alone if cycles > 1e5 and _leave_threads_idle(plan, tasks) else 0.0
+    alone = alone * worth_sharing(cycles) if _leave_threads_idle(plan, tasks) else 0.0
     alone += LAST_TASK / tasks if cycles > LONG_CYCLES else 0.0
     scattered = _overflow(_written_bytes(plan), WRITTEN_BYTES) if plan.spread else 0.0
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them

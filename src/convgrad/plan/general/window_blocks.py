@@ -12,7 +12,7 @@ from math import ceil, prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE, TURN
+from convgrad.plan.costs import LINE, TURN, worth_sharing
 from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.general.blocks import LEAST_CHANNELS
 from convgrad.plan.general.room import MOST_BYTES, roomy
@@ -157,7 +157,7 @@ def _shared(plan: Plan, cycles: float, *, tight: bool = False) -> tuple[float, P
                 continue
             sums = size * plan.lanes * sum_vectors / (plan.bundles * of_rows * of_lanes)
             far = OVERFLOW * max(0.0, slabs / (2 * SLAB_BYTES) - 1)
-            late = ALONE * _late(tasks, blocks, chunks) if tasks < LEAST_TASKS and cycles > 1e5 else 0.0
+            late = ALONE * worth_sharing(cycles) * _late(tasks, blocks, chunks) if tasks < LEAST_TASKS else 0.0
             cost = fixed * (1 + far + late)
             cost += rows.cycles * of_lanes + lanes.cycles * of_rows + CLAIM * tasks
             beyond = sums > SUM_BYTES
@@ -167,6 +167,11 @@ def _shared(plan: Plan, cycles: float, *, tight: bool = False) -> tuple[float, P
     if best[0] == float("inf"):  # there is no room at all
         return _shared(plan, cycles)
     return best[0], replace(plan, chunks=best[1], row_shares=best[2], lane_shares=best[3])
+
+
+def left_idle(tasks: int, cycles: float) -> float:
+    """What it counts, as a share of so many cycles of arithmetic, that a few tasks leave threads idle."""
+    return worth_sharing(cycles) / tasks if tasks < LEAST_TASKS else 0.0
 
 
 def _late(tasks: int, blocks: int, chunks: int) -> float:

@@ -10,7 +10,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import LINE, LOOK, MOVE, SCALAR, TURN, TURN_BACK
 from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
 from convgrad.plan.general.blocks import even_share
-from convgrad.plan.general.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR
+from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR, left_idle
 from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
@@ -132,8 +132,7 @@ def _in_chunks(plan: Plan) -> tuple[float, Plan]:
     best = float("inf"), 1
     for chunks in sorted({1 << n for n in range(most.bit_length())} | {most}):
         tasks = chunks * bundles
-        late = 1 / tasks if tasks < LEAST_TASKS and fixed > 1e5 else 0.0
-        cycles = fixed * (1 + late) + sums * (SUM_MOVE * 2 * chunks + SCALAR) + CLAIM * tasks
+        cycles = fixed * (1 + left_idle(tasks, fixed)) + sums * (SUM_MOVE * 2 * chunks + SCALAR) + CLAIM * tasks
         if cycles < best[0]:
             best = cycles, chunks
     return best[0], replace(plan, chunks=best[1])

@@ -10,7 +10,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import LINE, LOOK, MOVE
 from convgrad.plan.few_channels.choose_window_lanes import MOST_BODIES, MOST_ROWS, SLAB_BYTES
 from convgrad.plan.general.block_costs import CLAIM
-from convgrad.plan.general.window_blocks import CHUNK_BYTES, LEAST_TASKS, MOST_CHUNKS, SUM_VECTOR
+from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_VECTOR, left_idle
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan, alike
 from convgrad.plan.in_place.row_weights import RowWeightsPlan, rows_in_memory, written_out
 from convgrad.plan.kinds import as_kind
@@ -148,7 +148,7 @@ def _cycles(plan: InPlaceWeightsPlan) -> float:
     total = p.batch * prod(axis.windows for axis in plan.axes[1:])
     cycles = tiles * (total / plan.window_lanes * step * IN_PLACE + blocks * TAIL)
     tasks = plan.chunks * p.groups
-    cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
+    cycles *= 1 + left_idle(tasks, cycles)
     sums = tiles * rows * plan.vectors
     return cycles + sums * (blocks * SUM_VECTOR + (1 + 2 * (plan.chunks - 1)) * plan.lanes * MOVE) + CLAIM * tasks
 
@@ -220,6 +220,6 @@ def _row_cycles(plan: RowWeightsPlan) -> float:
     if plan.picks_once and p.bytes_of("x") + p.bytes_of("y") > FAR_BYTES:
         cycles += FAR * (prod(p.shapes["x"]) + prod(p.shapes["y"]))
     tasks = plan.chunks * p.groups
-    cycles *= 1 + (1 / tasks if tasks < LEAST_TASKS and cycles > 1e5 else 0)
+    cycles *= 1 + left_idle(tasks, cycles)
     sums = tiles * rows * plan.vectors
     return cycles + sums * (blocks * SUM_VECTOR + (1 + 2 * (plan.chunks - 1)) * plan.lanes * MOVE) + CLAIM * tasks

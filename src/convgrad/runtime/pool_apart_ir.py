@@ -1,0 +1,139 @@
+"""Where a worker that sleeps wakes up: not on the processor of the caller that rouses it, as LLVM IR.
+
+A system that wakes a thread may put it on the processor of whoever wakes it, which here goes on computing. Where the
+scheduler does not look for one that is idle, as under some hypervisors, the worker then waits until loads are balanced,
+for milliseconds, after every pause. So a caller takes its own processor out of the affinity of workers that it rouses,
+unless nothing were left of it, and a worker that is awake puts it back at once.
+"""
+
+from __future__ import annotations
+
+MEMBERS = 64  # workers that are looked after
+
+_EVERYWHERE = """
+; of a worker: its thread, whether it sleeps, whether it is kept apart, and what its affinity was before
+%member = type { i64, i64, i64, [128 x i8] }
+@members = internal global [$room x %member] zeroinitializer, align 64
+@joined = internal global i64 0
+
+define internal ptr @join_members() nounwind {
+  %n = atomicrmw add ptr @joined, i64 1 monotonic
+  %own = call i64 @llvm.umin.i64(i64 %n, i64 $members) ; the last place is that of all others
+  %place = getelementptr %member, ptr @members, i64 %own
+  %thread = call i64 @pthread_self()
+  store i64 %thread, ptr %place
+  ret ptr %place
+}
+
+define internal void @forget_members() nounwind {
+  store i64 0, ptr @joined
+  %end = getelementptr %member, ptr null, i64 $room
+  %bytes = ptrtoint ptr %end to i64
+  call void @llvm.memset.p0.i64(ptr @members, i8 0, i64 %bytes, i1 false)
+  ret void
+}
+
+define internal void @note_sleep(ptr %place, i64 %asleep) nounwind {
+  %at = getelementptr %member, ptr %place, i64 0, i32 1
+  store i64 %asleep, ptr %at
+  ret void
+}
+
+declare i64 @pthread_self()
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i64 @llvm.umin.i64(i64, i64)
+"""
+
+_LINUX = """
+declare i32 @sched_getcpu()
+declare i32 @pthread_getaffinity_np(i64, i64, ptr)
+declare i32 @pthread_setaffinity_np(i64, i64, ptr)
+
+define internal void @keep_members_apart() nounwind {
+start:
+  %number = call i32 @sched_getcpu()
+  %known = icmp ult i32 %number, 1024
+  %cpu = zext i32 %number to i64
+  %joined = load atomic i64, ptr @joined monotonic, align 8
+  %some = call i64 @llvm.umin.i64(i64 %joined, i64 $members)
+  br i1 %known, label %look, label %done
+look:
+  %n = phi i64 [ 0, %start ], [ %n.1, %next ]
+  %left = icmp ult i64 %n, %some
+  br i1 %left, label %ask, label %done
+ask:
+  %place = getelementptr %member, ptr @members, i64 %n
+  %at = getelementptr %member, ptr %place, i64 0, i32 1
+  %asleep = load i64, ptr %at
+  %sleeps = icmp ne i64 %asleep, 0
+  br i1 %sleeps, label %keep, label %next
+keep:
+  call void @keep_apart(ptr %place, i64 %cpu)
+  br label %next
+next:
+  %n.1 = add i64 %n, 1
+  br label %look
+done:
+  ret void
+}
+
+define internal void @keep_apart(ptr %place, i64 %cpu) nounwind noinline {
+start:
+  %mask = alloca i1024, align 8
+  %thread = load i64, ptr %place
+  %before = getelementptr %member, ptr %place, i64 0, i32 3
+  %failed = call i32 @pthread_getaffinity_np(i64 %thread, i64 128, ptr %before)
+  %known = icmp eq i32 %failed, 0
+  %may = load i1024, ptr %before, align 8
+  %cpu.wide = zext i64 %cpu to i1024
+  %here = shl i1024 1, %cpu.wide
+  %beside = xor i1024 %here, -1
+  %rest = and i1024 %may, %beside
+  %some = icmp ne i1024 %rest, 0
+  %fewer = icmp ne i1024 %rest, %may
+  %good = and i1 %some, %fewer
+  %change = and i1 %known, %good
+  br i1 %change, label %narrow, label %done
+narrow:
+  store i1024 %rest, ptr %mask, align 8
+  %set = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %mask)
+  %at = getelementptr %member, ptr %place, i64 0, i32 2
+  store i64 1, ptr %at
+  br label %done
+done:
+  ret void
+}
+
+define internal void @go_anywhere(ptr %place) nounwind {
+start:
+  %at = getelementptr %member, ptr %place, i64 0, i32 2
+  %kept = load i64, ptr %at
+  %apart = icmp ne i64 %kept, 0
+  br i1 %apart, label %widen, label %done
+widen:
+  store i64 0, ptr %at
+  %thread = load i64, ptr %place
+  %before = getelementptr %member, ptr %place, i64 0, i32 3
+  %set = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %before)
+  br label %done
+done:
+  ret void
+}
+"""
+
+_ELSEWHERE = """
+define internal void @keep_members_apart() nounwind {
+  ret void
+}
+
+define internal void @go_anywhere(ptr %place) nounwind {
+  ret void
+}
+"""
+
+
+def apart_ir(triple: str) -> str:
+    """The functions that the pool calls, for a target; they do nothing where threads have no such affinity."""
+    affine = "linux" in triple and "android" not in triple
+    text = _EVERYWHERE + (_LINUX if affine else _ELSEWHERE)
+    return text.replace("$members", str(MEMBERS)).replace("$room", str(MEMBERS + 1))
