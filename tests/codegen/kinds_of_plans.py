@@ -225,7 +225,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"row shares"},
     ),
     "weights, rows in runs": (
-        problem_of(W, (12, 12), (12, 12), (1, 1), channels=(130, 64), layout="NXC", dtype="bf16", out_dtype="f32"),
+        problem_of(W, (14, 14), (14, 14), (1, 1), channels=(130, 64), layout="NXC", dtype="bf16", out_dtype="f32"),
         {"lanes along y", "rows in runs"},
     ),
     "weights, row channels in place": (
@@ -245,7 +245,7 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
         {"lanes along y", "written from registers"},
     ),
     "weights, from registers after several blocks": (
-        problem_of(W, (21, 27), (20, 26), (2, 2), channels=(7, 21), layout="NXC"),
+        problem_of(W, (21, 27), (20, 26), (2, 2), channels=(3, 21), groups=16, layout="NXC"),
         {"lanes along y", "written from registers", "several blocks"},
     ),
     "weights, kept by a task through several blocks": (

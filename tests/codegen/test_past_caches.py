@@ -75,7 +75,7 @@ OUTPUTS = {  # by how lines are written
     "phases, the last ones early": problem_of(X, (20, 80), (10, 40), (3, 3), channels=(5, 24), stride=2, low=1),
     "many phases": problem_of(X, (16, 272), (2, 34), (8, 8), channels=(17, 20), stride=8),
     "turned taps": problem_of(W, (12, 12), (6, 6), (4, 4), channels=(96, 40), stride=2, low=1),
-    "turned channels": problem_of(W, (20, 20), (10, 10), (1, 1), channels=(256, 64), stride=2),
+    "turned channels": problem_of(W, (10, 10), (10, 10), (1, 1), channels=(2048, 64)),
     "turned taps of groups": problem_of(W, (12, 12), (6, 6), (4, 4), channels=(32, 24), groups=3, stride=2, low=1),
 }
 

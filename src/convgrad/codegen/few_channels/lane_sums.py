@@ -215,9 +215,8 @@ class LaneSumsSweep(Sweep):
             others = b.emit("i64", f"shl i64 -1, {index(count).text}")
             return (b.binary("xor", b.cast("trunc", others, f"i{lanes}"), Value(f"i{lanes}", "-1")),) * rows
 
-        return Reduction(
-            0, plan.vectors, lanes, lanes, pace=int(plan.fetches_rows), a_masks=masks if rest else None
-        )  # fmt: skip
+        pace = int(plan.fetches_rows or self.walks is not None)
+        return Reduction(0, plan.vectors, lanes, lanes, pace=pace, a_masks=masks if rest else None)
 
     def _emit_tile(self, spot: Spot, *, ordered: bool = False) -> None:
         b, plan = self.b, self.plan
@@ -230,7 +229,7 @@ class LaneSumsSweep(Sweep):
         def some(first: Index) -> None:
             x = b.at(self.weights, b.add(spot.weights, b.mul(first, plan.pitch)), self.kind)
             target = b.at(self.results, b.add(spot.result, first), out)
-            walks = [self._ahead(a, first)] if asks else []
+            walks = [self._ahead(a, first)] if asks else self.walks() if self.walks else []
             tile.emit(b, a, x, target, sums, self._from(tile, first), spot.unrolled, walks)
 
         if plan.at_once:  # the last ones begin early

@@ -134,10 +134,11 @@ def paces(plan: DataPlan) -> list[int]:
     Taps of the innermost axis are no steps, since their sums may be one with those of channels, but for lack of others.
     """
     taps = [max(phase.taps for phase in axis.phases) for axis in plan.axes]
-    inner = 1 if plan.runs * prod(taps[:-1]) > 1 else taps[-1]
-    steps, pace = [1 if inner > 1 else 0], inner
+    alone = plan.runs * prod(taps[:-1]) == 1 and not plan.steps_inside
+    inner = taps[-1] if alone else max(1, plan.steps_inside)
+    steps, pace = [int(alone and inner > 1)], inner
     for count in reversed(taps[:-1]):
-        steps.insert(0, pace if count > 1 else 0)
+        steps.insert(0, pace if count > 1 or plan.steps_inside else 0)
         pace *= count
     return [pace, *steps]
 

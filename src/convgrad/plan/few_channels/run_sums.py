@@ -19,6 +19,7 @@ from convgrad.values import frozen, replace
 
 MOST_WIDE = 8  # channels of a tile
 CROSSED = 2.0  # loads that a vector of the slab counts for: it begins anywhere
+MOST_PRODUCTS = 50  # of a number of the input, that take no longer than it takes to come
 FETCH = 0.25  # cycles, not hidden, for a vector of either side, which come from L2
 
 
@@ -81,8 +82,14 @@ class RunSumsPlan(LaneSumsPlan):
 
     @property
     def fetches_slab(self) -> bool:
-        """No."""
-        return False
+        """Whether the next slab is asked for meanwhile: of inputs that take longer to come than to multiply."""
+        p = self.problem
+        return super().fetches_slab and p.flops <= 2 * MOST_PRODUCTS * prod(p.shapes[p.given])
+
+    @property
+    def steps_inside(self) -> int:
+        """Vectors of a run."""
+        return self.vectors
 
     @property
     def hides_weights(self) -> bool:

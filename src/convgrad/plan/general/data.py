@@ -299,6 +299,11 @@ class DataPlan(DataSlab):
         return together and not apart and p.bytes_of(p.given) > KEPT_BYTES
 
     @property
+    def steps_inside(self) -> int:
+        """Steps of a tile within a tap, at each of which it may ask for lines; 0: none, unless there are no others."""
+        return 0
+
+    @property
     def half_types(self) -> tuple[str, ...]:
         """Types of results that tiles may store by half a vector: none of kinds that have tiles of their own."""
         return (self.compute, "f16", "bf16") if type(self) is DataPlan else ()
