@@ -28,14 +28,20 @@ def after_a_nap():
 def test_a_worker_wakes_on_another_processor_than_its_caller(python, finish):
     """Wherever that is, also if it is bound there after workers began; and may go anywhere then."""
     program = BEGIN + (
+        "def at_rest():\n"
+        "    for _ in range(500):\n"
+        "        if os.sched_getaffinity(worker) == everywhere: return True\n"
+        "        time.sleep(0.01)\n"
         "for cpu in (min(everywhere), max(everywhere), min(everywhere)):\n"
         "    os.sched_setaffinity(0, {cpu})\n"
-        "    print(sum(after_a_nap().get(worker, cpu) != cpu for _ in range(20)))\n"
-        "    print(os.sched_getaffinity(worker) == everywhere)\n"
+        "    places = [found[worker] for found in (after_a_nap() for _ in range(60)) if worker in found]\n"
+        "    print(sum(place != cpu for place in places), len(places), at_rest())\n"
     )
-    printed = finish(python(program)).split()
-    assert printed[1::2] == ["True"] * 3
-    assert all(int(apart) >= 15 for apart in printed[::2]), printed  # others may be on that processor
+    for line in finish(python(program)).splitlines():
+        apart, helped, anywhere = line.split()
+        assert anywhere == "True"
+        assert int(helped) >= 10  # of 60: others may be on that processor
+        assert int(apart) >= 0.8 * int(helped)
 
 
 def test_a_limit_that_others_set_holds(python, finish):

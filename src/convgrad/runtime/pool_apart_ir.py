@@ -11,7 +11,7 @@ from __future__ import annotations
 MEMBERS = 64  # workers that are looked after
 
 _EVERYWHERE = """
-; of a worker: its thread, whether it sleeps, whether it is kept apart, and what its affinity was before
+; of a worker: its thread, whether it sleeps, the processor, and one, that it is kept from, and its affinity before
 %member = type { i64, i64, i64, [128 x i8] }
 @members = internal global [$room x %member] zeroinitializer, align 64
 @joined = internal global i64 0
@@ -81,24 +81,32 @@ define internal void @keep_apart(ptr %place, i64 %cpu) nounwind noinline {
 start:
   %mask = alloca i1024, align 8
   %thread = load i64, ptr %place
+  %at = getelementptr %member, ptr %place, i64 0, i32 2
   %before = getelementptr %member, ptr %place, i64 0, i32 3
+  %kept = load i64, ptr %at
+  %again = icmp ne i64 %kept, 0 ; roused before, and not awake yet
+  br i1 %again, label %narrow, label %ask
+ask:
   %failed = call i32 @pthread_getaffinity_np(i64 %thread, i64 128, ptr %before)
   %known = icmp eq i32 %failed, 0
+  br i1 %known, label %narrow, label %done
+narrow:
   %may = load i1024, ptr %before, align 8
   %cpu.wide = zext i64 %cpu to i1024
   %here = shl i1024 1, %cpu.wide
   %beside = xor i1024 %here, -1
   %rest = and i1024 %may, %beside
+  %and.one = add i64 %cpu, 1
   %some = icmp ne i1024 %rest, 0
   %fewer = icmp ne i1024 %rest, %may
+  %other = icmp ne i64 %kept, %and.one
   %good = and i1 %some, %fewer
-  %change = and i1 %known, %good
-  br i1 %change, label %narrow, label %done
-narrow:
+  %change = and i1 %good, %other
+  br i1 %change, label %set, label %done
+set:
   store i1024 %rest, ptr %mask, align 8
-  %set = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %mask)
-  %at = getelementptr %member, ptr %place, i64 0, i32 2
-  store i64 1, ptr %at
+  %failed.too = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %mask)
+  store i64 %and.one, ptr %at
   br label %done
 done:
   ret void
