@@ -1,6 +1,7 @@
 """What plans keep off: strides that share places of L1, memory that is met again and again, parts of lines."""
 
 from dataclasses import replace
+from math import prod
 
 from codegen.dense_problems import problem_of as exact_problem
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
@@ -9,6 +10,7 @@ from convgrad.plan.choose import choose
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.few_channels.run_weights import RunWeightsPlan
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
+from convgrad.plan.general.block_costs import ONCE_BYTES
 from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
@@ -116,6 +118,39 @@ def test_positions_that_come_from_memory_are_read_whole_for_few_channels():
     sharing = plan_of(256, 150, 50)  # rows 3 KiB apart are in every fourth place
     assert sharing.i_blocks == 1
     assert sharing.tile[-1] <= lines_of_l1(3 * 256 * 4) // 2 < far.tile[-1]
+
+
+def test_lines_that_few_rows_meet_once_leave_l1_room_to_pass_by():
+    """To 3 of 16 channels; numbers of two channels are no lines, and of several taps they come again."""
+    machine = machine_for("avx512")
+
+    def plan_of(channels, taken, taps):
+        layer = {"channels": (channels, taken), "image": 800, "windows": 800, "taps": taps, "low": taps // 2}
+        return choose(problem_of(Unknown.Y, **layer, nxc=True), machine)
+
+    lines, words, again = plan_of(16, 3, 1), plan_of(2, 2, 1), plan_of(16, 3, 3)
+    assert 4 * lines.slab_size <= ONCE_BYTES < 4 * words.slab_size
+    assert 4 * again.slab_size > ONCE_BYTES
+    assert lines.pixels
+    assert words.pixels
+
+
+def test_small_problems_are_shared_if_that_costs_little_else():
+    """From 30,000 cycles on, in tasks; less is not worth another thread."""
+    sizes = {"channels": (24, 24), "taps": 3, "low": 1, "nxc": True}
+    for unknown in (Unknown.Y, Unknown.X):
+        several, one = (
+            choose(problem_of(unknown, **sizes, image=size, windows=size, batch=2), machine_for("avx512"))
+            for size in (12, 5)
+        )
+        assert prod(several.grid) >= 2
+        assert prod(one.grid) == 1
+    several, one = (
+        choose(problem_of(Unknown.W, **sizes, image=4, windows=4, batch=batch), machine_for("avx512"))
+        for batch in (16, 2)
+    )
+    assert several.chunks >= 2
+    assert one.chunks == 1
 
 
 def test_sums_that_wait_for_each_other_are_not_made_of_pairs_far_apart():

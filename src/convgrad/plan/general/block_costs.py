@@ -31,6 +31,8 @@ NEAR_BYTES = 40 * 1024  # that stay in L1
 SHARED_BYTES = 32 * 1024  # of weights that stay in L1 while tile after tile reads its own numbers
 ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multiplied: L1 holds results and more, too
 FEW_ROWS = 5
+ONCE_BYTES = 14 * 1024  # likewise, if one tap meets it, and it is made of whole lines: these pass by, too
+SPILL = 0.4  # cycles for a number that leaves L1 before it is met
 ROW, BEGUN = 10.0, 60.0  # cycles for a row more to copy, and more for a part of one, which begins anew
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
 PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
@@ -79,6 +81,9 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
         kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
         overflow += _overflow(kept, OWN_BYTES)
     moved = tasks * (plan.i_blocks * _slab_cost(plan) + _results_cost(plan)) + _weights_cost(plan)
+    lines = abs(plan.problem.strides[plan.problem.given][2]) == 1 and size * plan.in_channels >= LINE
+    if few and lines and plan.taps == 1:
+        moved += tasks * plan.i_blocks * plan.slab_size * SPILL * min(1.0, _overflow(size * plan.slab_size, ONCE_BYTES))
     return moved + cycles * (OVERFLOW * overflow + COLLIDING * _colliding(plan) + alone - _saved(plan))
 
 
