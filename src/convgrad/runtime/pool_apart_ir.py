@@ -8,7 +8,7 @@ unless nothing were left of it, and a worker that is awake puts it back at once.
 
 from __future__ import annotations
 
-MEMBERS = 64  # workers that are looked after
+MEMBERS = 8  # workers that are looked after: two system calls each, and machines of more find idle processors
 
 _EVERYWHERE = """
 ; of a worker: its thread, whether it sleeps, the processor, and one, that it is kept from, and its affinity before

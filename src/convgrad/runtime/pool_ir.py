@@ -178,13 +178,20 @@ broadcast:
 timed:
   %begun = phi i64 [ %opened, %decide ], [ %roused, %broadcast ]
   call void %task(ptr %data)
-  call void @note_job(ptr %task, i64 %begun, i1 %short)
+  %ended = call i64 @now()
+  %closed = atomicrmw and ptr @word, i64 -4294967296 acquire
+  %unused = and i64 %closed, 4294967295
+  %joined = sub i64 %others, %unused
+  %all = add i64 %joined, 1
+  %own = sub i64 %ended, %begun
+  %took = mul i64 %own, %all
+  call void @note_job(ptr %task, i64 %took, i64 %ended, i1 %short)
   br label %close
 work:
   call void %task(ptr %data)
+  %closed.too = atomicrmw and ptr @word, i64 -4294967296 acquire
   br label %close
 close:
-  %closed = atomicrmw and ptr @word, i64 -4294967296 acquire
   %patience = load i64, ptr @spins
   br label %look
 look:

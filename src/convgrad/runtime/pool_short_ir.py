@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 
-SHORT = 40_000  # nanoseconds of a job that nobody is roused for
+SHORT = 40_000  # nanoseconds of a job, of all threads together, that nobody is roused for
 SOON = 200_000  # nanoseconds from one job to the next that follows it
 MANY = 4  # such jobs, after which workers are roused: a call has up to three
 JOBS = 256  # functions whose time is kept, a power of two
 
 _IR = """
-; of a job: its function, and the time that it took
+; of a job: its function, and the time that it took, of all threads together
 @jobs = internal global [$jobs x { i64, i64 }] zeroinitializer, align 64
 @alone = internal global i64 0 ; when the last job ended that nobody was roused for
 @in.turn = internal global i64 0 ; how many of these followed each other
@@ -61,13 +61,11 @@ define internal i1 @is_short(ptr %task, i64 %now) nounwind {
   ret i1 %answer
 }
 
-define internal void @note_job(ptr %task, i64 %begun, i1 %alone) nounwind {
+define internal void @note_job(ptr %task, i64 %took, i64 %end, i1 %alone) nounwind {
 start:
   %place = call ptr @job_place(ptr %task)
   %number = ptrtoint ptr %task to i64
   store i64 %number, ptr %place
-  %end = call i64 @now()
-  %took = sub i64 %end, %begun
   %took.at = getelementptr { i64, i64 }, ptr %place, i64 0, i32 1
   store i64 %took, ptr %took.at
   br i1 %alone, label %note, label %done
