@@ -131,7 +131,8 @@ class TapSums:
 def paces(plan: DataPlan) -> list[int]:
     """Steps of a walk from one run of channels to the next, and from one tap to the next of each axis.
 
-    Taps of the innermost axis are no steps, since their sums may be one with those of channels, but for lack of others.
+    Taps of the innermost axis are no steps, since their sums may be one with those of channels, but for lack of others;
+    where there are steps within a tap (`steps_inside`), these are counted, and those of all outer taps.
     """
     taps = [max(phase.taps for phase in axis.phases) for axis in plan.axes]
     alone = plan.runs * prod(taps[:-1]) == 1 and not plan.steps_inside
