@@ -23,6 +23,7 @@ assert (convgrad.convolution(x, w, strides=[1, 1], dilations=[1, 1]) == 36).all(
 print([name for name in ("llvmlite.binding", "llvmlite.ir") if name in sys.modules])
 """
 ADDS = "define i64 @f(i64 %a) {\n  %b = add i64 %a, 1\n  ret i64 %b\n}\n"
+NOTHING_ADDED = "define i64 @f(i64 %a) {\n  %b = add i64 %a, 0\n  ret i64 %b\n}\n"
 TORN = "define i64 @f(i64 %a) {\n  ret i64 %b\n}\n"
 WRONG_SIDE = "define i64 @f() {\n  %c = add i64 %b, 1\n  %b = add i64 1, 1\n  ret i64 %c\n}\n"
 
@@ -53,10 +54,16 @@ def test_a_kernel_is_compiled_without_llvmlite_binding(tmp_path):
     assert subprocess.run(program, env=env, capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_either_way_gives_the_same_code(written, monkeypatch):
-    direct = jit.compile_ir(written, current_machine())
+@pytest.mark.parametrize("level", [jit.CODEGEN_LEVEL, jit.IN_HASTE])
+def test_either_way_gives_the_same_code(level, written, monkeypatch):
+    direct = jit.compile_ir(written, current_machine(), level)
     monkeypatch.setattr(jit, "library", lambda: None)
-    assert jit.compile_ir(written, current_machine()) == direct
+    assert jit.compile_ir(written, current_machine(), level) == direct
+
+
+def test_code_made_in_haste_is_another():
+    machine = machine_for("portable")
+    assert jit.compile_ir(NOTHING_ADDED, machine, jit.IN_HASTE) != jit.compile_ir(NOTHING_ADDED, machine)
 
 
 def test_versions_nobody_has_looked_at_go_by_llvmlite_binding(unknown):

@@ -23,6 +23,7 @@ from convgrad.runtime.undisturbed import undisturbed
 # kernel than these passes and made nothing faster; docs/runtime.md has the figures.
 PASSES = ("sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 CODEGEN_LEVEL = 2  # of the back end: 1 and 3 take as long and run as fast
+IN_HASTE = 0  # the level that takes a quarter of that, without passes, for code whose own instructions do not matter
 OPTIONS = f"{' '.join(PASSES)}, codegen {CODEGEN_LEVEL} pic small"  # part of the cache key: what shapes code but the IR
 
 
@@ -37,15 +38,15 @@ class CompileError(RuntimeError):
     """LLVM refused what the compiler wrote: a fault of convgrad, not of its caller."""
 
 
-def compile_ir(ir: str, machine: Machine) -> bytes:
+def compile_ir(ir: str, machine: Machine, level: int = CODEGEN_LEVEL) -> bytes:
     """Object code of a module written without target triple and data layout."""
     with LOCK:
         known = None if _is_foreign(machine.triple) else undisturbed(library)
         if known is None:
-            return _emit(ir, machine, lambda module, target: target.emit_object(module))
+            return _emit(ir, machine, lambda module, target: target.emit_object(module), level)
         target = machine.triple, machine.cpu, machine.features
         try:
-            return undisturbed(lambda: known.object_code(ir, target, PASSES, CODEGEN_LEVEL))
+            return undisturbed(lambda: known.object_code(ir, target, _passes_of(level), level))
         except Refused as error:
             raise CompileError(f"LLVM does not accept the module: {error}") from error
 
@@ -95,14 +96,14 @@ def llvm_version() -> str:
     return ".".join(map(str, _llvm().llvm_version_info))
 
 
-def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
+def _emit(ir: str, machine: Machine, form: Callable[[Any, Any], Any], level: int = CODEGEN_LEVEL) -> Any:
     """Parse, clean up and write; an interrupt in the middle of llvmlite would make it free strings of LLVM twice."""
-    return undisturbed(lambda: _emitted(ir, machine, form))
+    return undisturbed(lambda: _emitted(ir, machine, form, level))
 
 
-def _emitted(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
+def _emitted(ir: str, machine: Machine, form: Callable[[Any, Any], Any], level: int) -> Any:
     """What the module becomes, which ends with this function, and so under the lock."""
-    target, manager, builder = _passes(machine.triple, machine.cpu, machine.features)
+    target, manager, builder = _passes(machine.triple, machine.cpu, machine.features, level)
     llvm = _llvm()
     if _is_foreign(machine.triple) and re.search(r'\basm (sideeffect )?"[^"]', ir):  # LLVM would end the process
         raise CompileError(
@@ -122,21 +123,25 @@ def _emitted(ir: str, machine: Machine, form: Callable[[Any, Any], Any]) -> Any:
         raise CompileError(f"LLVM does not accept the module: {error}") from error
 
 
+def _passes_of(level: int) -> tuple[str, ...]:
+    return () if level == IN_HASTE else PASSES
+
+
 @cache
-def _passes(triple: str, cpu: str, features: str) -> tuple[Any, Any, Any]:
+def _passes(triple: str, cpu: str, features: str, level: int) -> tuple[Any, Any, Any]:
     """Target, pass manager and pass builder, kept: llvmlite does not give back all memory of the last two (5 KiB)."""
-    llvm, target = _llvm(), _target(triple, cpu, features)
+    llvm, target = _llvm(), _target(triple, cpu, features, level)
     manager = llvm.create_new_module_pass_manager()
-    for name in PASSES:
+    for name in _passes_of(level):
         getattr(manager, f"add_{name}_pass")()
     return target, manager, llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=2))
 
 
-def _target(triple: str, cpu: str, features: str) -> Any:
+def _target(triple: str, cpu: str, features: str, level: int = CODEGEN_LEVEL) -> Any:
     return (
         _llvm(all_targets=_is_foreign(triple))
         .Target.from_triple(triple)
-        .create_target_machine(cpu=cpu, features=features, opt=CODEGEN_LEVEL, reloc="pic", codemodel="small")
+        .create_target_machine(cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small")
     )
 
 

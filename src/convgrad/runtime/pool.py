@@ -29,7 +29,7 @@ def _code() -> dict[str, int]:
     from convgrad.runtime import jit
     from convgrad.runtime.support import support_code
 
-    objects = support_code("pool of threads", pool_ir(host_triple()))
+    objects = support_code("pool of threads", pool_ir(host_triple()), jit.IN_HASTE)  # most of it is waiting
     addresses, loaded = jit.load(objects, SYMBOLS)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
     return addresses

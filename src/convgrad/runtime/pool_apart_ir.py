@@ -48,6 +48,8 @@ _LINUX = """
 declare i32 @sched_getcpu()
 declare i32 @pthread_getaffinity_np(i64, i64, ptr)
 declare i32 @pthread_setaffinity_np(i64, i64, ptr)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare i64 @llvm.vector.reduce.or.v16i64(<16 x i64>)
 
 define internal void @keep_members_apart() nounwind {
 start:
@@ -79,7 +81,7 @@ done:
 
 define internal void @keep_apart(ptr %place, i64 %cpu) nounwind noinline {
 start:
-  %mask = alloca i1024, align 8
+  %mask = alloca [16 x i64], align 16
   %thread = load i64, ptr %place
   %at = getelementptr %member, ptr %place, i64 0, i32 2
   %before = getelementptr %member, ptr %place, i64 0, i32 3
@@ -91,20 +93,25 @@ ask:
   %known = icmp eq i32 %failed, 0
   br i1 %known, label %narrow, label %done
 narrow:
-  %may = load i1024, ptr %before, align 8
-  %cpu.wide = zext i64 %cpu to i1024
-  %here = shl i1024 1, %cpu.wide
-  %beside = xor i1024 %here, -1
-  %rest = and i1024 %may, %beside
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %before, i64 128, i1 false)
+  %word = lshr i64 %cpu, 6
+  %word.at = getelementptr i64, ptr %mask, i64 %word
+  %bits = load i64, ptr %word.at
+  %place.of = and i64 %cpu, 63
+  %here = shl i64 1, %place.of
+  %beside = xor i64 %here, -1
+  %fewer.bits = and i64 %bits, %beside
+  store i64 %fewer.bits, ptr %word.at
+  %rest = load <16 x i64>, ptr %mask, align 8
+  %rest.any = call i64 @llvm.vector.reduce.or.v16i64(<16 x i64> %rest)
   %and.one = add i64 %cpu, 1
-  %some = icmp ne i1024 %rest, 0
-  %fewer = icmp ne i1024 %rest, %may
+  %some = icmp ne i64 %rest.any, 0
+  %fewer = icmp ne i64 %fewer.bits, %bits
   %other = icmp ne i64 %kept, %and.one
   %good = and i1 %some, %fewer
   %change = and i1 %good, %other
   br i1 %change, label %set, label %done
 set:
-  store i1024 %rest, ptr %mask, align 8
   %failed.too = call i32 @pthread_setaffinity_np(i64 %thread, i64 128, ptr %mask)
   store i64 %and.one, ptr %at
   br label %done

@@ -12,13 +12,13 @@ def support_machine() -> Machine:
     return machine_for("portable", triple=host_triple())
 
 
-def support_code(what: str, ir: str) -> bytes:
+def support_code(what: str, ir: str, level: int = jit.CODEGEN_LEVEL) -> bytes:
     """The object code of a module; `what` names it in the cache on disk."""
     machine = support_machine()
     key = cache.key_of(what, ir, machine)
     entry = cache.read(key)
     if entry:
         return entry.objects
-    objects = jit.compile_ir(ir, machine)
+    objects = jit.compile_ir(ir, machine, level)
     cache.write(key, cache.Entry(objects, {"what": what}))
     return objects
