@@ -46,6 +46,7 @@ def kinds(plan):
             "bands": plan.has_bands,
             "tiles of two sizes": plan.ragged is not None,
             "turned at the end": isinstance(plan, TurnedDataPlan),
+            "bundles of groups": plan.bundle > 1,
         }
     else:
         along = f"lanes along {plan.lane_side}{', across groups' if plan.spread else ''}"
@@ -155,6 +156,10 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "across groups, turned at the end": (
         problem_of(X, (9, 13), (9, 13), (3, 3), channels=(4, 4), groups=19, layout="NXC", **SAME),
         {"across groups", "turned at the end"},
+    ),
+    "along channels, groups of a task one after the other": (
+        problem_of(Y, (5, 13), (5, 13), (3, 3), channels=(2, 24), groups=9, layout="NXC", batch=17, bias=True, **SAME),
+        {"along channels", "written in place", "bundles of groups", "zeros around"},
     ),
     "several blocks of input channels": (
         problem_of(Y, (7, 7), (7, 7), (3, 3), channels=(600, 20), **SAME),

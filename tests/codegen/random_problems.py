@@ -176,7 +176,8 @@ def _altered_data(plan, rng):
     changes["packs_weights"] = bool(rng.integers(2)) and plan.may_pack_weights
     changes["reads_weights"] = bool(rng.integers(2)) and plan.may_read_weights
     changes["packs_weights"] &= not changes["reads_weights"]
-    return replace(plan, **changes)
+    plan = replace(plan, **changes, bundle=1)
+    return replace(plan, bundle=int(rng.integers(1, plan.group_blocks + 1))) if plan.may_bundle else plan
 
 
 def _altered_rows(plan, rng):

@@ -128,6 +128,12 @@ def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
     yield "input channels", plan.i_block, f"{pairs}{plan.i_block} of {plan.in_channels} packed at a time"
     blocks = f"{plan.blocks_per_task} of {plan.lane_blocks} blocks of {plan.width}, per task"
     yield "output channels", plan.blocks_per_task, blocks
+    if plan.bundle > 1:
+        yield (
+            "groups",
+            plan.bundle,
+            f"{plan.bundle} of {plan.problem.groups}, per task, whose channels it packs together",
+        )
     yield "input", plan.reads_in_place, "read where it lies" if plan.reads_in_place else "packed into a slab"
     yield (
         "result",
@@ -172,8 +178,9 @@ def traffic(plan: Plan) -> list[Traffic]:
     if isinstance(plan, DataPlan):
         tasks = prod(plan.grid)
         slabs = 0 if plan.reads_in_place else tasks * plan.i_blocks * plan.slab_size * packed_number
-        panels = tasks * plan.blocks_per_task * plan.i_blocks * plan.panel * packed_number
-        results = 0 if plan.writes_in_place else tasks * plan.result_block * plan.blocks_per_task * number
+        sweeps = tasks * plan.bundle * plan.blocks_per_task
+        panels = sweeps * plan.i_blocks * plan.panel * packed_number
+        results = 0 if plan.writes_in_place else sweeps * plan.result_block * number
         packed = panels if plan.packs_weights else plan.weights_size * packed_number
         by = ", by the tasks that multiply them" if plan.packs_weights else ", once"
         by = ": read where they lie" if plan.reads_weights else by

@@ -22,7 +22,7 @@ from convgrad.plan.costs import (
     TURN_NARROW,
     TURN_PLANES,
 )
-from convgrad.plan.general.block_costs import PANEL_BYTES, comes_whole, rows_of_whole
+from convgrad.plan.general.block_costs import BEHIND, PANEL_BYTES, comes_whole, coming_back, rows_of_whole
 from convgrad.plan.general.blocks import even_share, packing_cost
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
@@ -48,6 +48,7 @@ WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of s
 IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy costs besides
 ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
+ROWS_OF_A_ROW = 8  # of a tile of neighbours in a row, where others come back to pages of the output
 FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -142,6 +143,11 @@ class DataCandidates:
             return self.problem.groups * shape.cycles + cost, plan
 
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
+        if coming_back(plan) > BEHIND * cycles:  # already for a tile
+            other = tiled(len(axes) - 1)
+            cycles, plan = (
+                min((cycles, plan), other, key=_packed) if prod(other[1].tile) >= ROWS_OF_A_ROW else (cycles, plan)
+            )
         if reads_in_place(whole_blocks(plan)):
             return IN_PLACE * (cycles - cost), plan
         one = self.lines and plan.width == self.lanes and self.lanes <= 2 * self.channels_out
@@ -271,15 +277,16 @@ def _cheapest(row: Predicted, image: Predicted, images: Predicted) -> Predicted:
 
     A task that holds several images has less of each, and packs more around it.
     """
-
-    def packed(candidate: Predicted) -> float:
-        return candidate[0] + packing_cost(whole_blocks(candidate[1]), candidate[0])
-
     in_place = reads_in_place(whole_blocks(row[1]))
     if images[0] > WORTH_IMAGES * image[0]:
-        return row if in_place and row[0] <= packed(image) else image
-    best = image if packed(image) < NEARLY * packed(images) else images
-    return row if in_place and row[0] <= packed(best) else best
+        return row if in_place and row[0] <= _packed(image) else image
+    best = image if _packed(image) < NEARLY * _packed(images) else images
+    return row if in_place and row[0] <= _packed(best) else best
+
+
+def _packed(candidate: Predicted) -> float:
+    """Its cycles, with those that its best blocks take besides."""
+    return candidate[0] + packing_cost(whole_blocks(candidate[1]), candidate[0])
 
 
 def picks_once(channels: int, axis: GatherAxis) -> bool:

@@ -104,7 +104,7 @@ class InputSlab:
         """Numbers of the input, `dims` being their places, of all lanes or of so many input channels."""
         plan, group_step, channel_stride = self.plan, *self.in_strides[1:3]
         dims = [*dims, Dim(channels, channel_stride, plan.slab_strides[1])]
-        if plan.spread:
+        if plan.slab_groups > 1:
             groups: Index = plan.slab_groups
             if plan.problem.groups % groups:
                 groups = b.minimum(b.sub(plan.problem.groups, self.slab_group), groups)

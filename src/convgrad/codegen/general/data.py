@@ -127,7 +127,8 @@ class DataStages(InputSlab, Panels):
         plan = self.plan
         fetches = plan.fetches_slab or plan.fetches_weights or plan.fetches_raw_weights
         self.ahead = DataAhead(b, plan) if fetches else None
-        *blocks, self.group, share = b.split(task, plan.grid)
+        *blocks, bundle, share = b.split(task, plan.grid)
+        self.group = b.mul(bundle, plan.bundle)
         self.starts = [self._block_start(b, n, block) for n, block in enumerate(blocks)]
         slab = at.scratch
         results = b.at(at.scratch, self.slab_bytes, "i8")
@@ -139,7 +140,7 @@ class DataStages(InputSlab, Panels):
                 self._pack_slab(b, at, slab, 0)
             if self.ahead is not None:
                 self.ahead.begin(b, at, task, 0)
-            b.loop(first, last, lambda block, _: self._in_place(b, at, block), name="lanes")
+            self._group_by_group(b, lambda block, _: self._in_place(b, at, block))
             return
         if plan.i_blocks == 1:
             self._pack_slab(b, at, slab, 0)
@@ -150,7 +151,7 @@ class DataStages(InputSlab, Panels):
                 self._sweep(b, at, slab, results, block, 0, fresh=True)
                 self._unpack(b, at, results, block)
 
-            b.loop(first, last, lane_block, name="lanes")
+            self._group_by_group(b, lane_block)
             return
 
         def add_channels(i: Index, _: object) -> None:
@@ -169,6 +170,19 @@ class DataStages(InputSlab, Panels):
             first, last,
             lambda block, _: self._unpack(b, at, self._of_block(b, results, first, block), block), name="lanes",
         )  # fmt: skip
+
+    def _group_by_group(self, b: Builder, lane_block: Callable[[Index, object], None]) -> None:
+        """The lane blocks of all groups of a task."""
+        plan, begin = self.plan, self.group
+
+        def of_group(group: Index, _: object) -> None:
+            self.group = group
+            b.loop(self.first, self.last, lane_block, name="lanes")
+
+        if plan.bundle == 1:
+            of_group(begin, None)
+        else:
+            b.loop(begin, b.minimum(b.add(begin, plan.bundle), plan.group_blocks), of_group, name="group")
 
     def _block_start(self, b: Builder, n: int, block: Index) -> Index:
         """The first output of a block of axis n."""
@@ -205,13 +219,13 @@ class DataStages(InputSlab, Panels):
             weights = b.at(at.shared, b.mul(which, plan.panel_step), self.packed_kind)
             bias = bias_at(plan, b, at, self.group, block)
         bias = bias if plan.problem.bias else None
-        if plan.spread and not plan.reads_in_place:
+        if plan.slab_groups > 1 and not plan.reads_in_place:
             before = b.sub(first_group(plan, b, self.group, block), self.slab_group)
             slab = b.at(slab, b.mul(before, plan.in_channels), self.packed_kind)
         channels = channels_of(plan, b, i_block)
         walks = None
         if self.ahead is not None:
-            walks = self.ahead.walks(b, at, Turn(self.group, self.first, self.last, block, i_block))
+            walks = self.ahead.walks(b, at, Turn(self.slab_group, self.group, self.first, self.last, block, i_block))
 
         def sweep(*, last: bool) -> None:
             self.sweep(

@@ -23,6 +23,7 @@ MOST_OF_WORDS = 32  # likewise where dot products have vectors along outputs: ha
 class Turn:
     """A sweep of a task: its group, the first lane block and the one behind the last, and what is multiplied now."""
 
+    first_group: Index
     group: Index
     first: Index
     last: Index
@@ -56,7 +57,7 @@ class DataAhead:
         for block, size, axis, first, step in zip(blocks, plan.block, plan.axes, plan.slab_start, steps, strict=True):
             origin = b.maximum(b.add(b.mul(b.mul(block, size), axis.in_step), first), 0)
             place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
-        group = first_group(plan, b, group, b.mul(share, plan.blocks_per_task))
+        group = first_group(plan, b, b.mul(group, plan.bundle), b.mul(share, plan.blocks_per_task))
         place = b.add(place, b.mul(group, self.strides[1]))
         self.slab = b.beyond(at.of(self.given), b.mul(place, self.size))
 
@@ -75,8 +76,12 @@ class DataAhead:
             b.store(index(b.add(number, 1)), self.counter, 8)
             found = []
             if self.slab is not None:
-                of_slab = b.add(number, b.mul(b.sub(turn.block, turn.first), self.tiles))
-                found.append(self._ahead(self._slab_lines(), plan.blocks_per_task).walk(b, of_slab, [self.slab]))
+                before = b.sub(turn.block, turn.first)
+                if plan.bundle > 1:
+                    before = b.add(before, b.mul(b.sub(turn.group, turn.first_group), plan.blocks_per_task))
+                of_slab = b.add(number, b.mul(before, self.tiles))
+                sweeps = plan.bundle * plan.blocks_per_task
+                found.append(self._ahead(self._slab_lines(), sweeps).walk(b, of_slab, [self.slab]))
             if panel is not None:
                 found.append(self._ahead(panel_lines, 1).walk(b, number, [panel]))
             return found

@@ -5,12 +5,12 @@ Constants were measured (docs/measured_facts.md) and are part of what decides th
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK, worth_sharing
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
-from convgrad.plan.general.data_in_place import lines_of_l1
+from convgrad.plan.general.data_in_place import lines_of_l1, writes_in_place
 from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
@@ -45,6 +45,14 @@ SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and
 PLANE_RUN = 30.0  # likewise, in place
 STAGE = 1000.0  # cycles for a stage
 CLAIM = 50.0  # cycles for a task more
+PART, FAR_PART = 2.0, 8.0  # cycles, to copy the numbers of a position that are a part of a line, which L2 may have lost
+FEW_PAGES = 10  # of an output, up to which a core finds out what is written next in each of them
+PAGE_AGAIN, MOST_BEYOND = (
+    14.0,
+    3.5,
+)  # cycles to come back to one, each time that twice as many are written; times at most
+COPIES_AGAIN = 0.5  # as much for copies
+BEHIND = 0.35  # of the arithmetic, which that hides behind
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
 COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
 COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
@@ -74,13 +82,18 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
             return cycles * alone + moved + again * ((1 - distant) / STREAM_BYTES + distant / DISTANT)
         return cycles * (OVERFLOW * (_overflow(read, SLAB_BYTES) + scattered) + alone) + moved
     few = plan.pixels and plan.rows_at_once <= FEW_ROWS and not plan.BY_DOTS  # words of L2 feed tiles as well
-    room = ROWS_BYTES if few else SLAB_BYTES
+    parts = plan.bundle > 1 and size * plan.in_channels < LINE  # of lines that a tile reads all of, group by group
+    room = ROWS_BYTES if few or parts else SLAB_BYTES
     results = SIZES[plan.compute] * plan.result_size
     overflow = _overflow(size * plan.slab_size, room) + _overflow(results, RESULT_BYTES) + scattered
     if plan.packs_weights:
         kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
         overflow += _overflow(kept, OWN_BYTES)
-    moved = tasks * (plan.i_blocks * _slab_cost(plan) + _results_cost(plan)) + _weights_cost(plan)
+    moved = tasks * (plan.i_blocks * _slab_cost(plan) + plan.bundle * _results_cost(plan)) + _weights_cost(plan)
+    if again := coming_back(plan):
+        if not writes_in_place(plan):
+            again = COPIES_AGAIN * again + prod(plan.problem.shapes[plan.problem.solved]) * COPIED
+        moved += max(0.0, again - BEHIND * cycles)
     lines = abs(plan.problem.strides[plan.problem.given][2]) == 1 and size * plan.in_channels >= LINE
     if few and lines and plan.taps == 1:
         moved += tasks * plan.i_blocks * plan.slab_size * SPILL * min(1.0, _overflow(size * plan.slab_size, ONCE_BYTES))
@@ -116,6 +129,11 @@ def _slab_cost(plan: DataPlan) -> float:
     touched = prod(min(a, axis.in_extent) for a, axis in zip(plan.slab_extent, plan.axes, strict=True))
     parts = plan.spread or (plan.pixels and plan.i_blocks > 1 and _is_far(plan))
     run = RUN if parts and not in_planes(plan) else 0.0
+    p = plan.problem
+    if p.groups > 1 and plan.may_bundle and SIZES[p.dtype] * plan.in_channels < LINE:
+        whole = SIZES[p.dtype] * plan.slab_numbers >= LINE
+        lost = SIZES[p.dtype] * touched * p.groups * plan.in_channels > KEPT_BYTES
+        return cost + touched * (plan.slab_numbers * MOVE + (0.0 if whole else PART + FAR_PART * lost))
     return cost + touched * (plan.slab_numbers * (TURN + plan.splitting) + run)
 
 
@@ -167,7 +185,7 @@ def _empty_of_squares(plan: DataPlan) -> float:
 def _weights_cost(plan: DataPlan) -> float:
     """Predicted cycles of packing weights, once or in every task that multiplies them, and of fetching them."""
     size = plan.packed_bytes
-    used = prod(plan.grid) * plan.panel * plan.i_blocks * plan.blocks_per_task  # by all tasks together
+    used = prod(plan.grid) * plan.bundle * plan.panel * plan.i_blocks * plan.blocks_per_task  # by all tasks together
     far = size * plan.weights_size > KEPT_BYTES
     again = used * size / (BURST_BYTES if far and _lines_at_a_time(plan) > BURST_LINES else FAR_BYTES)
     if not plan.may_pack_weights:
@@ -255,6 +273,21 @@ def _written_bytes(plan: DataPlan) -> int:
     p = plan.problem
     strides = p.strides[p.solved]
     return SIZES[plan.compute] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
+
+
+def coming_back(plan: DataPlan) -> float:
+    """Cycles to come back to pages of an output beyond L2, channels last, group by group.
+
+    Each time a block of outputs is written; a core finds out what is next in each of a few pages.
+    """
+    p = plan.problem
+    size, channel = p.bytes_of(p.solved), p.strides[p.solved][2]
+    if p.groups == 1 or plan.pixels or plan.spread or channel != 1 or size <= KEPT_BYTES:
+        return 0.0
+    *outer, inner = plan.result_extent
+    run = SIZES[p.out_dtype] * inner * abs(p.strides[p.solved][-1]) / PAGE
+    beyond = log2(max(1.0, prod(outer) * max(1.0, run) / FEW_PAGES))
+    return p.groups * size / PAGE * PAGE_AGAIN * min(beyond, MOST_BEYOND)
 
 
 def _overflow(size: int, room: int) -> float:

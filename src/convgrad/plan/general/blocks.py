@@ -31,6 +31,7 @@ Plan = TypeVar("Plan", bound=DataPlan)
 
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
+MOST_BUNDLES = 8  # of the groups of a position that are worth a try
 MOST_PACKINGS = 2  # of the same weights that may be worth while
 
 
@@ -54,6 +55,7 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
     candidates = [shared for block in blocks for shared in lanes_shared(block, wanted)]
     if plan.may_pack_weights:
         candidates += [own for candidate in candidates for own in own_weights(candidate)]
+    candidates += [more for candidate in candidates for more in _bundled(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
     best = roomy(candidates, lambda candidate: block_cost(candidate, cycles), _work_bytes)
@@ -97,6 +99,16 @@ def _halved(plan: Plan) -> Iterator[Plan]:
         if plan.blocks_per_task == 1:
             return
         plan = replace(plan, blocks_per_task=even_share(plan.lane_blocks, -(-plan.blocks_per_task // 2)))
+
+
+def _bundled(plan: Plan) -> Iterator[Plan]:
+    """With tasks of several groups, whose channels are packed together: all of a position at once, or a part."""
+    share = plan.problem.groups
+    while plan.may_bundle and share > 1:
+        yield replace(plan, bundle=share)
+        share = -(-share // 2)
+        if share <= plan.problem.groups // MOST_BUNDLES:
+            return
 
 
 def lanes_shared(plan: Plan, wanted: Ints) -> Iterator[Plan]:

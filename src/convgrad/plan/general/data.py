@@ -98,6 +98,13 @@ class DataPlan(DataSlab):
         return along_channels and whole and p.w_strides[1 if self.solves_y else 2] == 1
 
     @property
+    def may_bundle(self) -> bool:
+        """Whether a slab can have the channels of several groups: all of each, and of the next beside them."""
+        step, channel = self.problem.strides[self.problem.given][1:3]
+        one_by_one = type(self) is DataPlan and self.pixel_major and not (self.pixels or self.spread)
+        return one_by_one and not self.reads_in_place and self.i_blocks == channel == 1 and step == self.in_channels
+
+    @property
     def panel_parts(self) -> int:
         """Tasks of a stage that pack a large panel of weights, some runs of channels each, where panels are few."""
         if type(self) is not DataPlan or self.packs_weights or self.reads_weights:
@@ -331,6 +338,7 @@ class DataPlan(DataSlab):
         assert not self.reads_in_place or (max(self.tile[:-1]) == 1 and self.writes_in_place and not self.pixels)
         assert not self.writes_in_place or (self.i_blocks == 1 and (self.spread or self.fills_vectors))
         assert not self.pixels or self.tile[-1] % self.lanes == 0
+        assert self.bundle == 1 or self.may_bundle
         assert not self.reads_weights or (self.may_read_weights and not self.packs_weights)
         assert self.runs == 1 or self.in_channels % self.channel_unit == 0 == self.i_block % self.channel_unit
 
@@ -339,10 +347,11 @@ class DataPlan(DataSlab):
         return "unpacked" if self.reads_weights else "own" if self.packs_weights else "shared"
 
     def __str__(self) -> str:
+        of_groups = f" of {self.bundle} groups" if self.bundle > 1 else ""
         along = "outputs" if self.pixels else "channels of several groups" if self.spread else "channels"
         return (
             f"data plan on {self.isa}: vectors along {along}, tile {self.tile} x {self.width}, block {self.block}, "
-            f"i {self.i_block} of {self.in_channels}, {prod(self.grid)} tasks, "
+            f"i {self.i_block} of {self.in_channels}{of_groups}, {prod(self.grid)} tasks, "
             f"{'read in place' if self.reads_in_place else f'slab of {self.slab_size} numbers'}, "
             f"{'written in place, ' if self.writes_in_place else ''}{self.unroll} axes unrolled, "
             f"{self._weights} weights\n" + "\n".join(f"  {reason}" for reason in self.reasons)

@@ -36,8 +36,9 @@ class DataBlocks:
     spread: bool  # vectors run across groups
     pixels: bool  # vectors run along the innermost axis
     i_block: int  # input channels packed at a time
-    blocks_per_task: int  # blocks of lanes
+    blocks_per_task: int  # blocks of lanes, of a group
     pixel_major: bool  # of the slab: channels innermost
+    bundle: int = 1  # groups of a task, one after the other; a slab has the channels of all of them
     unroll: int = 0  # innermost axes whose taps are written out; zeros pad them
     reads_in_place: bool = False  # the input itself serves as slab; implies writes_in_place
     writes_in_place: bool = False  # the output itself serves as result; tiles shift back rather than reach beyond it
@@ -74,8 +75,13 @@ class DataBlocks:
 
     @property
     def group_blocks(self) -> int:
-        """Groups that tasks take one by one."""
+        """Groups that are computed one by one."""
         return 1 if self.spread else self.problem.groups
+
+    @property
+    def bundles(self) -> int:
+        """Of groups, the last of which may have fewer."""
+        return -(-self.group_blocks // self.bundle)
 
     @property
     def lane_blocks(self) -> int:
@@ -91,15 +97,15 @@ class DataBlocks:
 
     @property
     def grid(self) -> Ints:
-        """Tasks: blocks per axis, groups, shares of the lane blocks."""
+        """Tasks: blocks per axis, bundles of groups, shares of the lane blocks."""
         per_axis = (-(-axis.count // block) for axis, block in zip(self.axes, self.block, strict=True))
-        return (*per_axis, self.group_blocks, -(-self.lane_blocks // self.blocks_per_task))
+        return (*per_axis, self.bundles, -(-self.lane_blocks // self.blocks_per_task))
 
     @property
     def tasks_alike(self) -> bool:
         """Whether all tasks compute as much: no last block, nor share of the lane blocks, is smaller than others."""
         whole = all(axis.count % block == 0 for axis, block in zip(self.axes, self.block, strict=True))
-        return whole and self.lane_blocks % self.blocks_per_task == 0
+        return whole and self.lane_blocks % self.blocks_per_task == 0 == self.group_blocks % self.bundle
 
     @property
     def even_tasks(self) -> float:
@@ -107,7 +113,7 @@ class DataBlocks:
         blocks = (
             axis.count / max(1, min(block, axis.count)) for axis, block in zip(self.axes, self.block, strict=True)
         )
-        return prod(blocks) * self.group_blocks * self.lane_blocks / self.blocks_per_task
+        return prod(blocks) * self.group_blocks / self.bundle * self.lane_blocks / self.blocks_per_task
 
     @property
     def rows_at_once(self) -> float:

@@ -153,7 +153,7 @@ class DataSlab(DataBlocks):
     @property
     def slab_groups(self) -> int:
         """Groups of a task."""
-        return min(self.lane_groups * self.blocks_per_task, self.problem.groups) if self.spread else 1
+        return min(self.lane_groups * self.blocks_per_task, self.problem.groups) if self.spread else self.bundle
 
     @property
     def slab_strides(self) -> tuple[Ints, int]:

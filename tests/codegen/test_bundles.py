@@ -1,0 +1,87 @@
+"""Groups of a task, one after the other, whose channels lie side by side in its slab."""
+
+import pytest
+
+from codegen.dense_problems import SAME, X, Y, problem_of
+from codegen.emitted import HOST_ISAS
+from codegen.random_problems import check_plan
+from convgrad.codegen.lower import lower
+from convgrad.plan.choose import choose, variants
+from convgrad.plan.general import data
+from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import writes_in_place
+from convgrad.plan.machine import machine_for
+from convgrad.values import replace
+
+PROBLEMS = {
+    "whole vectors": problem_of(Y, (7, 9), (7, 9), (3, 3), channels=(2, 16), groups=5, layout="NXC", batch=2, **SAME),
+    "parts of vectors": problem_of(
+        Y, (7, 9), (4, 5), (3, 3), channels=(3, 12), groups=5, layout="NXC", stride=2, low=1, batch=3
+    ),
+    "several blocks of lanes": problem_of(
+        Y, (7, 9), (7, 9), (3, 3), channels=(5, 72), groups=3, layout="NXC", bias=True, **SAME
+    ),
+    "phases": problem_of(X, (13, 17), (7, 9), (3, 3), channels=(24, 3), groups=5, layout="NXC", stride=2, low=1),
+}
+AVX512 = machine_for("avx512")
+
+
+def along_channels(problem, machine, **changes):
+    """The plan of that kind, with its input packed, and changes."""
+    plans = (plan for plan in variants(problem, machine) if type(plan) is DataPlan and plan.isa == machine.isa)
+    plan = next(plan for plan in plans if not (plan.pixels or plan.spread))
+    plan = replace(plan, reads_in_place=False, reads_weights=False, writes_in_place=False, **changes)
+    return replace(plan, writes_in_place=writes_in_place(plan))
+
+
+def grouped(positions, channels, groups, batch=1, layout="NXC"):
+    """A 3x3 that keeps the extent."""
+    return problem_of(
+        Y, positions, positions, (3, 3), channels=channels, groups=groups, layout=layout, batch=batch, **SAME
+    )
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("own", [False, True], ids=["shared weights", "own weights"])
+@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+def test_bundles_are_exact(problem, own, isa):
+    """The last one may have fewer groups."""
+    for bundle in (2, 3):
+        plan = along_channels(problem, machine_for(isa), packs_weights=own, bundle=bundle)
+        assert plan.grid[-2] == -(-problem.groups // bundle)
+        check_plan(problem, plan, machine_for(isa))
+
+
+def test_the_next_slab_is_fetched_through_all_groups(monkeypatch):
+    """Each sweep of a task asks for lines of its own, so that all together ask for all of it."""
+    monkeypatch.setattr(data, "KEPT_BYTES", 0)
+    problem = grouped((9, 12), (8, 40), 6, batch=3)
+    isa = HOST_ISAS[-1]
+    alone, all_of_them = (along_channels(problem, machine_for(isa), packs_weights=False, bundle=n) for n in (1, 6))
+    assert all_of_them.fetches_slab
+    assert "prefetch" in lower(all_of_them).ir
+    for plan in (alone, all_of_them):
+        check_plan(problem, plan, machine_for(isa))
+
+
+@pytest.mark.parametrize(
+    ("problem", "bundled"),
+    [
+        (grouped((64, 33), (2, 16), 16, batch=8), True),  # pages of 17 MB are left after each group else
+        (grouped((12, 12), (2, 24), 9, batch=8), True),  # parts of lines are copied, each group for itself else
+        (grouped((64, 33), (2, 16), 16, batch=8, layout="NCX"), False),  # where groups are planes
+        (grouped((14, 14), (32, 32), 8, batch=2), False),  # whole lines, and outputs that L2 holds
+    ],
+    ids=["a large output", "parts of lines", "channels first", "whole lines"],
+)
+def test_where_groups_have_parts_of_lines_they_are_bundled(problem, bundled):
+    plan = choose(problem, AVX512)
+    assert (plan.bundle > 1) == bundled
+
+
+def test_outputs_of_a_bundle_are_few_pages():
+    plan = choose(grouped((64, 33), (2, 16), 16, batch=8), AVX512)
+    assert plan.bundle == plan.problem.groups
+    images, rows, positions = plan.result_extent
+    position = 4 * plan.problem.groups * plan.out_channels
+    assert images * rows * position * positions <= 40 * 4096
