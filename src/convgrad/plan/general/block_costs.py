@@ -90,7 +90,8 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
         kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
         overflow += _overflow(kept, OWN_BYTES)
     moved = tasks * (plan.i_blocks * _slab_cost(plan) + plan.bundle * _results_cost(plan)) + _weights_cost(plan)
-    if again := coming_back(plan):
+    if _writes_groups_apart(plan):
+        again = coming_back(plan)
         if not writes_in_place(plan):
             again = COPIES_AGAIN * again + prod(plan.problem.shapes[plan.problem.solved]) * COPIED
         moved += max(0.0, again - BEHIND * cycles)
@@ -281,13 +282,19 @@ def coming_back(plan: DataPlan) -> float:
     Each time a block of outputs is written; a core finds out what is next in each of a few pages.
     """
     p = plan.problem
-    size, channel = p.bytes_of(p.solved), p.strides[p.solved][2]
-    if p.groups == 1 or plan.pixels or plan.spread or channel != 1 or size <= KEPT_BYTES:
+    if not _writes_groups_apart(plan):
         return 0.0
     *outer, inner = plan.result_extent
     run = SIZES[p.out_dtype] * inner * abs(p.strides[p.solved][-1]) / PAGE
     beyond = log2(max(1.0, prod(outer) * max(1.0, run) / FEW_PAGES))
-    return p.groups * size / PAGE * PAGE_AGAIN * min(beyond, MOST_BEYOND)
+    return p.groups * p.bytes_of(p.solved) / PAGE * PAGE_AGAIN * min(beyond, MOST_BEYOND)
+
+
+def _writes_groups_apart(plan: DataPlan) -> bool:
+    """Whether each group has a part of every position of an output beyond L2."""
+    p, solved = plan.problem, plan.problem.solved
+    apart = p.groups > 1 and p.strides[solved][2] == 1 and not (plan.pixels or plan.spread)
+    return apart and p.bytes_of(solved) > KEPT_BYTES
 
 
 def _overflow(size: int, room: int) -> float:
