@@ -52,6 +52,22 @@ def test_bundles_are_exact(problem, own, isa):
         check_plan(problem, plan, machine_for(isa))
 
 
+IN_PLACE = {
+    "one tap": problem_of(Y, (5, 29), (5, 29), (1, 1), channels=(3, 24), groups=5, layout="NXC", batch=2, bias=True),
+    "taps": problem_of(Y, (5, 59), (5, 57), (1, 3), channels=(2, 16), groups=5, layout="NXC"),
+    "phases": problem_of(X, (9, 57), (5, 29), (1, 1), channels=(48, 3), groups=5, layout="NXC", stride=2),
+}
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("problem", IN_PLACE.values(), ids=IN_PLACE)
+def test_bundles_in_place_are_exact(problem, isa):
+    machine = machine_for(isa)
+    plan = next(plan for plan in variants(problem, machine) if type(plan) is DataPlan and plan.reads_in_place)
+    for bundle in (2, 3, 5):
+        check_plan(problem, replace(plan, bundle=bundle), machine)
+
+
 def test_the_next_slab_is_fetched_through_all_groups(monkeypatch):
     """Each sweep of a task asks for lines of its own, so that all together ask for all of it."""
     monkeypatch.setattr(data, "KEPT_BYTES", 0)
@@ -70,9 +86,10 @@ def test_the_next_slab_is_fetched_through_all_groups(monkeypatch):
         (grouped((64, 33), (2, 16), 16, batch=8), True),  # pages of 17 MB are left after each group else
         (grouped((12, 12), (2, 24), 9, batch=8), True),  # parts of lines are copied, each group for itself else
         (grouped((64, 33), (2, 16), 16, batch=8, layout="NCX"), False),  # where groups are planes
+        (problem_of(Y, (40, 40), (40, 40), (1, 1), channels=(32, 64), groups=16, layout="NXC"), True),  # in place
         (grouped((14, 14), (32, 32), 8, batch=2), False),  # whole lines, and outputs that L2 holds
     ],
-    ids=["a large output", "parts of lines", "channels first", "whole lines"],
+    ids=["a large output", "parts of lines", "channels first", "in place", "whole lines"],
 )
 def test_where_groups_have_parts_of_lines_they_are_bundled(problem, bundled):
     plan = choose(problem, AVX512)

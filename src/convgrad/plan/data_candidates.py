@@ -22,8 +22,9 @@ from convgrad.plan.costs import (
     TURN_NARROW,
     TURN_PLANES,
 )
-from convgrad.plan.general.block_costs import BEHIND, PANEL_BYTES, comes_whole, coming_back, rows_of_whole
+from convgrad.plan.general.block_costs import PANEL_BYTES, comes_whole, rows_of_whole
 from convgrad.plan.general.blocks import even_share, packing_cost
+from convgrad.plan.general.bundles import BEHIND, coming_back
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
 from convgrad.plan.kinds import as_kind

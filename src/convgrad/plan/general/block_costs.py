@@ -5,12 +5,13 @@ Constants were measured (docs/measured_facts.md) and are part of what decides th
 
 from __future__ import annotations
 
-from math import log2, prod
+from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK, worth_sharing
+from convgrad.plan.general.bundles import grouping_cost
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
-from convgrad.plan.general.data_in_place import lines_of_l1, writes_in_place
+from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
@@ -25,6 +26,7 @@ LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly;
 FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
 STREAMED_BYTES, STREAM_BYTES = 256 * 1024, 32.0  # read in place that L2 does not keep for the next lanes; per cycle
 DISTANT_BYTES, DISTANT = (14 * 2**19, 6 * 2**19), 10.0  # likewise, which L3 may not keep, of one tap and of more
+PANEL_AGAIN_BYTES = 128.0  # per cycle, not hidden, of weights in L2 that a tile meets after those of other groups
 BURST_LINES, BURST_BYTES = 8, 6.0  # at a time, and per cycle, where tiles are too few to fetch a line now and then
 WRITTEN_BYTES = 128 * 1024  # of an output that is written a few channels at a time
 NEAR_BYTES = 40 * 1024  # that stay in L1
@@ -45,14 +47,7 @@ SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and
 PLANE_RUN = 30.0  # likewise, in place
 STAGE = 1000.0  # cycles for a stage
 CLAIM = 50.0  # cycles for a task more
-PART, FAR_PART = 2.0, 8.0  # cycles, to copy the numbers of a position that are a part of a line, which L2 may have lost
-FEW_PAGES = 10  # of an output, up to which a core finds out what is written next in each of them
-PAGE_AGAIN, MOST_BEYOND = (
-    14.0,
-    3.5,
-)  # cycles to come back to one, each time that twice as many are written; times at most
-COPIES_AGAIN = 0.5  # as much for copies
-BEHIND = 0.35  # of the arithmetic, which that hides behind
+PART, FAR_PART = 4.0, 8.0  # cycles, to copy the numbers of a position that are a part of a line, which L2 may have lost
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
 COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
 COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
@@ -71,7 +66,7 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
     if plan.reads_in_place:  # whole positions come along, whatever channels a task wants of them
         numbers = plan.in_channels if plan.pixels else abs(plan.slab_strides[0][-1])
         read = size * numbers * prod(plan.slab_extent)
-        moved = tasks * CLAIM + _weights_cost(plan)
+        moved = tasks * CLAIM + _weights_cost(plan) + grouping_cost(plan, cycles)
         if not plan.spread:  # tile after tile, at the pace of its arithmetic
             again = tasks * plan.blocks_per_task * read if read > STREAMED_BYTES else 0
             if plan.pixels:  # where planes are left in the middle, the next lines are as far as the first
@@ -89,12 +84,8 @@ def block_cost(plan: DataPlan, cycles: float) -> float:
     if plan.packs_weights:
         kept = size * (plan.slab_size + 2 * plan.panel) + results  # a panel, and what it is made of
         overflow += _overflow(kept, OWN_BYTES)
-    moved = tasks * (plan.i_blocks * _slab_cost(plan) + plan.bundle * _results_cost(plan)) + _weights_cost(plan)
-    if _writes_groups_apart(plan):
-        again = coming_back(plan)
-        if not writes_in_place(plan):
-            again = COPIES_AGAIN * again + prod(plan.problem.shapes[plan.problem.solved]) * COPIED
-        moved += max(0.0, again - BEHIND * cycles)
+    moved = tasks * (plan.i_blocks * _slab_cost(plan) + plan.bundle * _results_cost(plan))
+    moved += _weights_cost(plan) + grouping_cost(plan, cycles)
     lines = abs(plan.problem.strides[plan.problem.given][2]) == 1 and size * plan.in_channels >= LINE
     if few and lines and plan.taps == 1:
         moved += tasks * plan.i_blocks * plan.slab_size * SPILL * min(1.0, _overflow(size * plan.slab_size, ONCE_BYTES))
@@ -195,7 +186,8 @@ def _weights_cost(plan: DataPlan) -> float:
     if plan.packs_weights:
         return used * each
     if plan.reads_in_place and size * plan.weights_size <= PANEL_BYTES:
-        again = 0.0
+        by_groups = plan.problem.groups > 1 and size * plan.weights_size > SHARED_BYTES
+        again = used * size / PANEL_AGAIN_BYTES if by_groups else 0.0
     return STAGE + plan.weights_size * (each + (WRITTEN_FAR if far else WRITTEN_NEAR)) + again
 
 
@@ -274,27 +266,6 @@ def _written_bytes(plan: DataPlan) -> int:
     p = plan.problem
     strides = p.strides[p.solved]
     return SIZES[plan.compute] * prod(plan.result_extent) * abs(strides[-1]) if abs(strides[2]) <= 1 else 0
-
-
-def coming_back(plan: DataPlan) -> float:
-    """Cycles to come back to pages of an output beyond L2, channels last, group by group.
-
-    Each time a block of outputs is written; a core finds out what is next in each of a few pages.
-    """
-    p = plan.problem
-    if not _writes_groups_apart(plan):
-        return 0.0
-    *outer, inner = plan.result_extent
-    run = SIZES[p.out_dtype] * inner * abs(p.strides[p.solved][-1]) / PAGE
-    beyond = log2(max(1.0, prod(outer) * max(1.0, run) / FEW_PAGES))
-    return p.groups * p.bytes_of(p.solved) / PAGE * PAGE_AGAIN * min(beyond, MOST_BEYOND)
-
-
-def _writes_groups_apart(plan: DataPlan) -> bool:
-    """Whether each group has a part of every position of an output beyond L2."""
-    p, solved = plan.problem, plan.problem.solved
-    apart = p.groups > 1 and p.strides[solved][2] == 1 and not (plan.pixels or plan.spread)
-    return apart and p.bytes_of(solved) > KEPT_BYTES
 
 
 def _overflow(size: int, room: int) -> float:

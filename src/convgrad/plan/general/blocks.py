@@ -20,6 +20,7 @@ from convgrad.plan.general.block_costs import (
     in_planes,
     rows_of_whole,
 )
+from convgrad.plan.general.bundles import bundled
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import outputs_near, with_weights_in_place, writes_in_place
 from convgrad.plan.general.data_slab import FEW_ROWS
@@ -31,7 +32,6 @@ Plan = TypeVar("Plan", bound=DataPlan)
 
 LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
-MOST_BUNDLES = 8  # of the groups of a position that are worth a try
 MOST_PACKINGS = 2  # of the same weights that may be worth while
 
 
@@ -49,13 +49,15 @@ def best_blocks(plan: Plan, cycles: float) -> Plan:
         half = even_share(plan.in_channels, -(-shares[-1] // 2))
         shares.append(-(-half // plan.channel_unit) * plan.channel_unit)
     near = outputs_near(plan, cycles) if plan.reads_in_place else None
-    outputs = [(*plan.tile[:-1], near)] if near else _blocks(plan)
+    outputs: list[Ints] = [(*plan.tile[:-1], near)] if near else []
+    if plan.problem.groups > 1 or not near:
+        outputs += _blocks(plan)
     blocks = [replace(plan, i_block=share, block=block) for block in outputs for share in shares]
     wanted = (LEAST_TASKS, EVEN_TASKS) if cycles > LONG_CYCLES else (LEAST_TASKS,)
     candidates = [shared for block in blocks for shared in lanes_shared(block, wanted)]
     if plan.may_pack_weights:
         candidates += [own for candidate in candidates for own in own_weights(candidate)]
-    candidates += [more for candidate in candidates for more in _bundled(candidate)]
+    candidates += [more for candidate in candidates for more in bundled(candidate)]
     if plan.spread and not plan.reads_in_place:
         candidates = [fewer for candidate in candidates for fewer in _halved(candidate)]
     best = roomy(candidates, lambda candidate: block_cost(candidate, cycles), _work_bytes)
@@ -101,16 +103,6 @@ def _halved(plan: Plan) -> Iterator[Plan]:
         plan = replace(plan, blocks_per_task=even_share(plan.lane_blocks, -(-plan.blocks_per_task // 2)))
 
 
-def _bundled(plan: Plan) -> Iterator[Plan]:
-    """With tasks of several groups, whose channels are packed together: all of a position at once, or a part."""
-    share = plan.problem.groups
-    while plan.may_bundle and share > 1:
-        yield replace(plan, bundle=share)
-        share = -(-share // 2)
-        if share <= plan.problem.groups // MOST_BUNDLES:
-            return
-
-
 def lanes_shared(plan: Plan, wanted: Ints) -> Iterator[Plan]:
     """With the lane blocks divided among tasks where blocks of outputs alone are fewer than wanted."""
     tasks = prod(plan.grid)
@@ -135,7 +127,9 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
     inner = min(2, len(counts))
     few, long = plan.pixels and plan.width <= FEW_ROWS, 32 if plan.BY_DOTS else 64
     sizes = [_sizes(plan.tile[n], whole[n], pixels=plan.pixels, few=few, long=long) for n in range(len(counts))]
-    if plan.reads_in_place:  # borders are outputs of their own, and the last tile of a block repeats some
+    if (
+        plan.reads_in_place and plan.problem.groups == 1
+    ):  # borders are outputs of their own, and the last tile of a block repeats some
         sizes[-1] = [size for size in sizes[-1] if size >= FEW_TILES * plan.tile[-1] or size == whole[-1]]
     for chosen in product(*sizes[-inner:]):
         yield (*plan.tile[:-inner], *chosen)

@@ -99,10 +99,10 @@ class DataPlan(DataSlab):
 
     @property
     def may_bundle(self) -> bool:
-        """Whether a slab can have the channels of several groups: all of each, and of the next beside them."""
+        """Whether tasks may have several groups: a slab has all channels of each, and of the next beside them."""
         step, channel = self.problem.strides[self.problem.given][1:3]
-        one_by_one = type(self) is DataPlan and self.pixel_major and not (self.pixels or self.spread)
-        return one_by_one and not self.reads_in_place and self.i_blocks == channel == 1 and step == self.in_channels
+        side_by_side = self.reads_in_place or (self.pixel_major and channel == 1 and step == self.in_channels)
+        return type(self) is DataPlan and side_by_side and self.i_blocks == 1 and not (self.pixels or self.spread)
 
     @property
     def panel_parts(self) -> int:
