@@ -50,6 +50,11 @@ IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy cos
 ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 ROWS_OF_A_ROW = 8  # of a tile of neighbours in a row, where others come back to pages of the output
+FEWEST_TURNED = 8  # channels of a group that go between positions and rows in squares
+TURN_OF_GROUPS, APART_OF_GROUPS = (
+    0.8,
+    0.6,
+)  # cycles per number, and more where neighbours are of several planes or phases
 FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -191,20 +196,29 @@ class DataCandidates:
         )
         return self.problem.groups * (more - less)
 
+    def _turned(self, channels: int, step: int) -> float:
+        """Cycles for a number that goes between positions and rows: one group may be a small part of a position."""
+        if self.problem.groups == 1:
+            return self.moves.turn
+        if self.lines and channels >= FEWEST_TURNED:
+            return TURN_OF_GROUPS + (APART_OF_GROUPS if step > 1 else 0.0)
+        return SCALAR
+
     def packed_along_outputs(self, *, words: bool = False) -> Iterator[Predicted]:
         """Likewise of what is packed, words as they are: all phases after each other, then at once, if they may be."""
         problem, axes, groups = self.problem, self.axes, self.problem.groups
         taps = prod(problem.taps)
         shape = best_pixel_tile(axes, self.channels, self.lanes, self.machine.registers, lines=self.lines)
         moves, alone = self.moves, groups == 1 or not self.lines
-        scattered = SCALAR if groups > 1 else moves.turn  # one group is a small part of every position
+        taken = self._turned(self.channels_in, axes[-1].in_step)
+        given = self._turned(self.channels_out, axes[-1].out_step)
         apart = moves.apart - MOVE if alone else 0.0
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
         converted = once and problem.dtype != self.base.compute
         narrow = (TURN_ALONE if taps == 1 else TURN_NARROW) if converted else 0.0
-        packed = (scattered + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
+        packed = (taken + narrow * (not words) if self.pixel_major else MOVE) + apart * (axes[-1].in_step > 1)
         back = moves.unpack if self.channels_out > 1 else moves.back
-        unpacked = MOVE if self.out_channels_first else max(scattered, back) + narrow
+        unpacked = MOVE if self.out_channels_first else max(given, back) + narrow
         cost = self.elements_in * packed
         cost += self.elements_out * (unpacked + apart * (axes[-1].out_step > 1))
         i_block = even_share(self.channels_in, self._panel_channels(taps, shape.width))
