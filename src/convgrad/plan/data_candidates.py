@@ -211,7 +211,7 @@ class DataCandidates:
         shape = best_pixel_tile(axes, self.channels, self.lanes, self.machine.registers, lines=self.lines)
         moves, alone = self.moves, groups == 1 or not self.lines
         taken = self._turned(self.channels_in, axes[-1].in_step)
-        given = self._turned(self.channels_out, axes[-1].out_step)
+        given = self._turned(min(self.channels), axes[-1].out_step)
         apart = moves.apart - MOVE if alone else 0.0
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
         converted = once and problem.dtype != self.base.compute
