@@ -68,6 +68,7 @@ def kinds(plan):
             "written from registers": plan.straight,
             "past the caches": plan.past_caches,
             "taps together": isinstance(plan, DepthwiseWeightsPlan),
+            "groups at once": plan.at_once > 1,
         }
     return {along, *(name for name, has in traits.items() if has)}
 
@@ -232,6 +233,10 @@ KINDS = {  # on avx512, whose vectors are the longest; other sets run the same p
     "weights, rows in runs": (
         problem_of(W, (14, 14), (14, 14), (1, 1), channels=(130, 64), layout="NXC", dtype="bf16", out_dtype="f32"),
         {"lanes along y", "rows in runs"},
+    ),
+    "weights, groups of a task one after the other": (
+        problem_of(W, (61, 13), (61, 13), (1, 1), channels=(2, 16), groups=32, layout="NXC"),
+        {"lanes along y", "rows in place", "lanes in place", "groups at once", "several chunks"},
     ),
     "weights, row channels in place": (
         problem_of(W, (9, 11), (9, 11), (1, 1), channels=(67, 33), batch=2),

@@ -225,6 +225,7 @@ def _altered_weights(plan, rng):
         rows, lanes = list(ways_in_place(plan))[-1 if rng.integers(3) else 0]
         changed = replace(
             changed,
+            at_once=int(rng.integers(1, plan.bundles + 1)) if plan.may_group else 1,
             rows_in_place=rows and bool(rng.integers(2)),
             lanes_in_place=lanes and bool(rng.integers(2)),
         )

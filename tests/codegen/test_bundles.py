@@ -2,7 +2,7 @@
 
 import pytest
 
-from codegen.dense_problems import SAME, X, Y, problem_of
+from codegen.dense_problems import SAME, W, X, Y, problem_of
 from codegen.emitted import HOST_ISAS
 from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
@@ -10,6 +10,7 @@ from convgrad.plan.choose import choose, variants
 from convgrad.plan.general import data
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import writes_in_place
+from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.values import replace
 
@@ -102,3 +103,52 @@ def test_outputs_of_a_bundle_are_few_pages():
     images, rows, positions = plan.result_extent
     position = 4 * plan.problem.groups * plan.out_channels
     assert images * rows * position * positions <= 40 * 4096
+
+
+# --- weights gradients
+
+OF_WEIGHTS = {
+    "rows shift": problem_of(W, (7, 9), (7, 9), (3, 3), channels=(3, 16), groups=5, layout="NXC", batch=3, **SAME),
+    "lanes shift": problem_of(W, (7, 9), (7, 9), (2, 2), channels=(24, 3), groups=5, layout="NXC", batch=3, **SAME),
+    "turned": problem_of(W, (9, 11), (9, 11), (1, 1), channels=(5, 24), groups=5, batch=2),
+}
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("problem", OF_WEIGHTS.values(), ids=OF_WEIGHTS)
+def test_weights_of_several_groups_are_exact(problem, accumulate, chunks, isa):
+    """Of a task that has their sums to itself, or shares them; the last one may have fewer groups."""
+    machine, problem = machine_for(isa), replace(problem, accumulate=accumulate)
+    plan = next(plan for plan in variants(problem, machine) if type(plan) is WeightsPlan and not plan.spread)
+    blocks = (1, 3, *plan.block[2:])
+    for at_once in (2, 5):
+        changed = replace(plan, at_once=at_once, chunks=chunks, block=blocks, lane_shares=1, row_shares=1)
+        assert changed.grid == (chunks, -(-5 // at_once), 1, 1)
+        check_plan(problem, changed, machine)
+
+
+@pytest.mark.parametrize(
+    ("channels", "groups", "bias", "grouped"),
+    [
+        ((2, 16), 32, False, True),
+        ((2, 16), 32, True, False),  # whose sums are of one group
+        ((64, 64), 8, False, False),  # more arithmetic than coming back costs
+    ],
+    ids=["memory", "bias", "arithmetic"],
+)
+def test_groups_are_summed_at_once_where_memory_decides(channels, groups, bias, grouped):
+    problem = problem_of(W, (61, 61), (61, 61), (1, 1), channels=channels, groups=groups, layout="NXC")
+    plan = choose(replace(problem, bias_gradient="y") if bias else problem, AVX512)
+    assert (plan.at_once > 1) == grouped
+
+
+def test_sums_of_many_chunks_are_small():
+    """Else tasks have a few groups each, and their sums to themselves."""
+    few, many = (
+        choose(problem_of(W, (16000,), (16000 - taps + 1,), (taps,), channels=(2, 16), groups=32, layout="NXC"), AVX512)
+        for taps in (2, 13)
+    )
+    assert (few.at_once, few.chunks) == (32, 8)
+    assert (many.at_once, many.chunks) == (4, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -71,13 +72,14 @@ class SumsStage(WindowSlabs):
 
     @property
     def own_sum_bytes(self) -> int:
-        """Of the sums that a task keeps to itself."""
+        """Of the sums of a group that a task keeps to itself."""
         return round64(BYTES[self.plan.compute] * self.plan.own_sum_size) if self.plan.own_sums else 0
 
     @property
     def scratch_bytes(self) -> int:
         """Of any task."""
-        return self.own_sums_start + self.own_sum_bytes + (self._staged_bytes if self.plan.by_rows else 0)
+        kept = self.plan.at_once * self.own_sum_bytes
+        return self.own_sums_start + kept + (self._staged_bytes if self.plan.by_rows else 0)
 
     @property
     def finish_tasks(self) -> int:
@@ -135,14 +137,15 @@ class SumsStage(WindowSlabs):
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All blocks of windows of one chunk."""
         plan = self.plan
-        chunk, self.bundle, lane_share, row_share = b.split(task, plan.grid)
+        chunk, groups, lane_share, row_share = b.split(task, plan.grid)
+        self.bundle = self.first_bundle = b.mul(groups, plan.at_once)
         self.first_block = b.mul(lane_share, plan.share_blocks)
         self.last_block = b.minimum(b.add(self.first_block, plan.share_blocks), plan.lane_blocks)
         self.first_row = b.mul(row_share, plan.share_rows)
         self.sums = b.at(at.shared, b.mul(chunk, chunk_numbers(plan)), self.kind)
         self.own = self._own_sums(b, at)
         if self.own is None:
-            self._clear(b)
+            self._group_by_group(b, at, lambda: self._clear(b))
         self.ahead = self._ahead() if plan.fetches_ahead else None
         bias = self._bias_share(b, at, chunk, lane_share, row_share) if plan.problem.bias_gradient else None
         if bias:
@@ -157,26 +160,45 @@ class SumsStage(WindowSlabs):
             self.fresh = plan.chunks == self.blocks or b.compare("eq", number, first)
             if bias:
                 bias.add_block(b, starts)
-            if self.own is not None:
-                self.own.number = number
-            if not (plan.direct or plan.rows_in_place or plan.rows_as_met):
-                self._pack_rows(b, at, starts)
-            if not (plan.direct or plan.lanes_in_place):
-                self._pack_lanes(b, at, lanes, starts)
-            if self.ahead is not None:
-                self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1), number)
-            if plan.direct:
-                self._in_place(b, at, starts)
-                return
-            rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
-            if plan.rows_as_met:
-                self._multiply_as_met(b, at, lanes, starts)
-            else:
-                self._multiply(b, at, rows, lanes, starts)
+            self._group_by_group(b, at, lambda: self._block(b, at, lanes, number, starts))
 
         b.loop(first, last, block, name="block")
         if self.own is not None:
-            self.own.finish(b)
+            self._group_by_group(b, at, lambda: self.own and self.own.finish(b))
+
+    def _group_by_group(self, b: Builder, at: Places, body: Callable[[], None]) -> None:
+        """What is done for each group of a task, with its own sums."""
+        plan, first = self.plan, self.first_bundle
+        if plan.at_once == 1:
+            body()
+            return
+
+        def of_group(group: Index, _: object) -> None:
+            self.bundle = group
+            self.own = self._own_sums(b, at)
+            body()
+
+        b.loop(first, b.minimum(b.add(first, plan.at_once), plan.bundles), of_group, name="group")
+
+    def _block(self, b: Builder, at: Places, lanes: Value, number: Index, starts: list[Index]) -> None:
+        """A block of windows of a group."""
+        plan = self.plan
+        if self.own is not None:
+            self.own.number = number
+        if not (plan.direct or plan.rows_in_place or plan.rows_as_met):
+            self._pack_rows(b, at, starts)
+        if not (plan.direct or plan.lanes_in_place):
+            self._pack_lanes(b, at, lanes, starts)
+        if self.ahead is not None:
+            self.ahead.begin(b, at, b.minimum(b.add(number, 1), self.blocks - 1), number)
+        if plan.direct:
+            self._in_place(b, at, starts)
+            return
+        rows = self._rows_of_task(b, at) if plan.rows_in_place else at.scratch
+        if plan.rows_as_met:
+            self._multiply_as_met(b, at, lanes, starts)
+        else:
+            self._multiply(b, at, rows, lanes, starts)
 
     def _multiply_as_met(self, b: Builder, at: Places, lanes: Value, starts: list[Index]) -> None:
         """A block of windows, tile by tile of the rows, which are packed for that."""
@@ -212,6 +234,8 @@ class SumsStage(WindowSlabs):
         if not self.plan.own_sums:
             return None
         sums = b.at(at.scratch, self.own_sums_start, "i8")
+        if self.plan.at_once > 1:
+            sums = b.at(sums, b.mul(b.sub(self.bundle, self.first_bundle), self.own_sum_bytes), "i8")
         if self.plan.by_rows:
             at = replace(at, scratch=b.at(sums, self.own_sum_bytes, "i8"))
         return OwnSums(self.plan, self.tile, at, sums, self.bundle, self.first_row, self.first_block, self.last_block)

@@ -17,7 +17,7 @@ from convgrad.values import frozen
 
 PAST_CACHES_BYTES = 3 * 1024 * 1024  # of outputs, from which their lines are not fetched before they are written
 STAYING_BYTES = 20 * 1024 * 1024  # of the input and of such an output, which caches that cores share may hold
-LITTLE, WRITTEN_MORE = 16, 2  # multiply-adds of a result, and bytes of results as a multiple of those of the input
+LITTLE, WRITTEN_MORE = 12, 2  # multiply-adds of a result, and bytes of results as a multiple of those of the input
 PACKING_TASKS, PART_BYTES = 8, 32 * 1024  # that a few threads share evenly; of packed weights, worth a task
 KEPT_BYTES = 1024 * 1024  # of the input, or of weights, that stay in L2 by themselves
 IN_PLACE_BYTES = 4 * 1024 * 1024  # of an input that is read in place, which is far enough to be asked for

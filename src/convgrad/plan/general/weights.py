@@ -165,7 +165,8 @@ class WeightsPlan(WeightsSlabs):
     @property
     def weights_bytes(self) -> Room:
         """Of sums that become weights: those that all tasks share, and those that a task has to itself."""
-        return SIZES[self.compute] * self.shared_sums, SIZES[self.compute] * self.own_sum_size * self.own_sums
+        own = self.at_once * self.own_sum_size * self.own_sums
+        return SIZES[self.compute] * self.shared_sums, SIZES[self.compute] * own
 
     # --- weights
 
@@ -190,6 +191,11 @@ class WeightsPlan(WeightsSlabs):
     def may_end_early(self) -> bool:
         """Whether the last block of lanes has a tile of its own, and so have the last rows."""
         return type(self) is WeightsPlan and not self.spread
+
+    @property
+    def may_group(self) -> bool:
+        """Whether tasks may have several groups."""
+        return self.may_end_early and not (self.direct or self.along_windows or self.problem.bias_gradient)
 
     @property
     def rest_rows(self) -> int:
@@ -288,7 +294,7 @@ class WeightsPlan(WeightsSlabs):
         together = all(abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy")
         packed = not (self.along_windows or self.rows_in_place or self.lanes_in_place)
         least = NEAR_BYTES if small and packed and together else KEPT_BYTES
-        blocks = not (self.direct or self.spread) and prod(self.block_grid) > 1
+        blocks = not (self.direct or self.spread) and prod(self.block_grid) > 1 and self.at_once == 1
         return (together or (small and packed)) and blocks and size > least
 
     def validate(self) -> None:
@@ -302,6 +308,7 @@ class WeightsPlan(WeightsSlabs):
         assert not self.lanes_in_place or (self.lane_count >= self.width and lane_step == 1)
         assert self.axes[-1].taps % self.tile_taps == 0
         assert self.spread or self.lane_groups == 1
+        assert self.at_once == 1 or self.may_group
         assert self.rows_together % self.row_channels == 0, "a tile lies in one run"
         assert not self.direct or (self.spread and self.row_count == self.lane_count == 1)
         assert not self.direct or self.tile_taps in (1, self.axes[-1].taps)
@@ -322,6 +329,7 @@ class WeightsPlan(WeightsSlabs):
         return (
             f"weights plan on {self.isa}: lanes along {self.lane_side}, tile {rows} x {columns}·{self.lanes}, "
             f"{self._in_place}block {self.block}, {self.chunks} chunks, {prod(self.grid)} tasks"
+            + (f" of {self.at_once} groups" if self.at_once > 1 else "")
             + (f", with sums of {self.problem.bias_gradient}\n" if self.problem.bias_gradient else "\n")
             + "\n".join(f"  {reason}" for reason in self.reasons)
         )

@@ -43,6 +43,7 @@ class WeightsBlocks:
     direct: bool = False  # the tensors themselves serve as slabs
     rows_in_place: bool = False  # the tensor of the row side serves as its slab
     lanes_in_place: bool = False  # likewise that of the lane side: the last block of lanes begins early
+    at_once: int = 1  # groups of a task, one after the other in each block of windows
     unroll: int = 1  # windows written out together
     reasons: tuple[str, ...] = ()
 
@@ -138,7 +139,7 @@ class WeightsBlocks:
     @property
     def grid(self) -> Ints:
         """Tasks of the first stage."""
-        return (self.chunks, self.bundles, self.lane_shares, self.row_shares)
+        return (self.chunks, -(-self.bundles // self.at_once), self.lane_shares, self.row_shares)
 
     @property
     def tasks_alike(self) -> bool:
@@ -146,4 +147,4 @@ class WeightsBlocks:
         tiles = -(-self.row_count // self.row_channels)
         whole = all(axis.windows % block == 0 for axis, block in zip(self.axes, self.block, strict=True))
         shared = self.lane_blocks % self.lane_shares == 0 == tiles % self.row_shares
-        return whole and shared and prod(self.block_grid) % self.chunks == 0
+        return whole and shared and prod(self.block_grid) % self.chunks == 0 == self.bundles % self.at_once

@@ -17,6 +17,7 @@ from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, S
 from convgrad.plan.general.blocks import LEAST_CHANNELS
 from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.plan.general.sides_in_place import crowding, in_place_cycles, ways_in_place
+from convgrad.plan.general.together import grouped
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen, replace
@@ -83,6 +84,7 @@ def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
     if max(best.work_bytes) > MOST_BYTES:
         tight = [_shared(way, cycles, tight=True) for way in ways]
         total, best = roomy(tight, lambda candidate: candidate[0], lambda candidate: max(candidate[1].work_bytes))
+    best = grouped(best, cycles, most_chunks(best))
     size = SIZES[best.compute]
     if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
         return total, best
