@@ -127,9 +127,8 @@ def _blocks(plan: DataPlan) -> Iterator[Ints]:
     inner = min(2, len(counts))
     few, long = plan.pixels and plan.width <= FEW_ROWS, 32 if plan.BY_DOTS else 64
     sizes = [_sizes(plan.tile[n], whole[n], pixels=plan.pixels, few=few, long=long) for n in range(len(counts))]
-    if (
-        plan.reads_in_place and plan.problem.groups == 1
-    ):  # borders are outputs of their own, and the last tile of a block repeats some
+    if plan.reads_in_place and plan.problem.groups == 1:
+        # Borders are outputs of their own, and the last tile of a block repeats some.
         sizes[-1] = [size for size in sizes[-1] if size >= FEW_TILES * plan.tile[-1] or size == whole[-1]]
     for chosen in product(*sizes[-inner:]):
         yield (*plan.tile[:-inner], *chosen)
