@@ -129,11 +129,7 @@ def _data_facts(plan: DataPlan) -> Iterator[tuple[str, Any, str]]:
     blocks = f"{plan.blocks_per_task} of {plan.lane_blocks} blocks of {plan.width}, per task"
     yield "output channels", plan.blocks_per_task, blocks
     if plan.bundle > 1:
-        yield (
-            "groups",
-            plan.bundle,
-            f"{plan.bundle} of {plan.problem.groups}, per task, whose channels it packs together",
-        )
+        yield "groups", plan.bundle, f"{plan.bundle} of {plan.problem.groups}, per task, one after the other"
     yield "input", plan.reads_in_place, "read where it lies" if plan.reads_in_place else "packed into a slab"
     yield (
         "result",

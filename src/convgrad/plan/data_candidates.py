@@ -51,10 +51,8 @@ ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all 
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
 ROWS_OF_A_ROW = 8  # of a tile of neighbours in a row, where others come back to pages of the output
 FEWEST_TURNED = 8  # channels of a group that go between positions and rows in squares
-TURN_OF_GROUPS, APART_OF_GROUPS = (
-    0.8,
-    0.6,
-)  # cycles per number, and more where neighbours are of several planes or phases
+TURN_OF_GROUPS = 0.8  # cycles for a number of those
+APART_OF_GROUPS = 0.6  # and more, if neighbours are of several planes or phases
 FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -150,10 +148,9 @@ class DataCandidates:
 
         cycles, plan = _cheapest(tiled(len(axes) - 1, inside=True), tiled(1), tiled(0))
         if coming_back(plan) > BEHIND * cycles:  # already for a tile
-            other = tiled(len(axes) - 1)
-            cycles, plan = (
-                min((cycles, plan), other, key=_packed) if prod(other[1].tile) >= ROWS_OF_A_ROW else (cycles, plan)
-            )
+            row = tiled(len(axes) - 1)
+            if prod(row[1].tile) >= ROWS_OF_A_ROW:
+                cycles, plan = min((cycles, plan), row, key=_packed)
         if reads_in_place(whole_blocks(plan)):
             return IN_PLACE * (cycles - cost), plan
         one = self.lines and plan.width == self.lanes and self.lanes <= 2 * self.channels_out

@@ -19,7 +19,7 @@ from convgrad.values import replace
 Plan = TypeVar("Plan", bound=DataPlan)
 
 MOST_BUNDLES = 8  # of the groups of a position that are worth a try
-PAGE = 4096
+PAGE = 4096  # bytes
 FEW_PAGES = 10  # of a tensor, up to which a core finds out what comes next in each of them
 AGAIN, MOST_BEYOND = 14.0, 3.5  # cycles to come back to one, each time that twice as many are met; times at most
 FAR_AGAIN = 3.0  # as much for an input that comes from memory
@@ -71,6 +71,7 @@ def _pages_again(plan: DataPlan, tensor: str, extent: Ints) -> float:
 
 
 def _by_groups(plan: DataPlan) -> bool:
+    """Whether each task, or each sweep of one, is of a single group."""
     return plan.problem.groups > 1 and not (plan.pixels or plan.spread)
 
 
