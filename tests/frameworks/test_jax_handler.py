@@ -235,7 +235,7 @@ import numpy as np, jax, jax.numpy as jnp
 import convgrad.jax as cj
 from convgrad.runtime import jit
 texts, plain = [], jit.compile_ir
-jit.compile_ir = lambda ir, machine: texts.append(ir) or plain(ir, machine)
+jit.compile_ir = lambda ir, *target: texts.append(ir) or plain(ir, *target)
 rng = np.random.default_rng(0)
 x, w = (jnp.asarray(rng.standard_normal(s), jnp.bfloat16) for s in ((2, 9, 9, 40), (3, 3, 40, 24)))
 f = jax.jit(lambda x, w: sum(cj.convolution(x + n, w) for n in range(3)))
