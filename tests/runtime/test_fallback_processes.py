@@ -21,7 +21,7 @@ from convgrad.runtime import jit, threads
 from tiny_kernels import llvm_is_here
 threads.team.start()
 texts, plain = [], jit.compile_ir
-jit.compile_ir = lambda ir, machine: texts.append(ir) or plain(ir, machine)
+jit.compile_ir = lambda ir, *target: texts.append(ir) or plain(ir, *target)
 rng = np.random.default_rng(0)
 x, w = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((2, 9, 9, 40), (3, 3, 40, 24)))
 bad = x.copy()

@@ -22,9 +22,9 @@ def compiled(monkeypatch):
     """The IR of every compilation, as they come."""
     texts, plain = [], jit.compile_ir
 
-    def compile_ir(ir, machine):
+    def compile_ir(ir, *target):
         texts.append(ir)
-        return plain(ir, machine)
+        return plain(ir, *target)
 
     threads_team.start()  # which may compile workers
     monkeypatch.setattr(jit, "compile_ir", compile_ir)
