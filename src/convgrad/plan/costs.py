@@ -3,11 +3,13 @@
 from typing import NamedTuple
 
 LINE = 64  # bytes of a cache line
+PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 MOVE, TURN, SCALAR = 0.2, 0.5, 2.0  # cycles per number copied by vectors, transposed, one at a time
 MOST_SKIPPED = 8  # step of an axis up to which whole vectors of it are loaded, and most of them dropped
 MOST_SPREAD = 8  # channels per group up to which vectors may run across groups
 SCATTERED = 0.8  # cycles more per weight, of lanes farther apart than rows, which are not side by side either
 TURN_NARROW, TURN_ALONE = 1.0, 0.4  # likewise besides, of 16 bits that meet one tap of a patch, or the only one
+COPIED = 0.7  # cycles for a result that is copied to where others are written in place
 TURN_BACK = 0.6  # cycles per number that is transposed on its way out
 TURN_PLANES = 1.1  # likewise of channels that are planes apart, one of each group
 MOST_SUM_BYTES = 768 * 1024  # of sums that are vectors: more are fetched and stored for longer than they are added to

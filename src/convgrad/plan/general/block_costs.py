@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE, MOVE, TURN, TURN_BACK, worth_sharing
+from convgrad.plan.costs import COPIED, LINE, MOVE, PAGE, TURN, TURN_BACK, worth_sharing
 from convgrad.plan.general.bundles import grouping_cost
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import lines_of_l1
@@ -37,7 +37,6 @@ ONCE_BYTES = 14 * 1024  # likewise, if one tap meets it, and it is made of whole
 SPILL = 0.4  # cycles for a number that leaves L1 before it is met
 ROW, BEGUN = 10.0, 60.0  # cycles for a row more to copy, and more for a part of one, which begins anew
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
-PAGE = 4096  # bytes, in which a core finds out what is read next: longer runs begin again with each
 FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
 WHOLE_BYTES = 256 * 1024  # of weights that all channels of a position may meet at once
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
@@ -49,8 +48,7 @@ STAGE = 1000.0  # cycles for a stage
 CLAIM = 50.0  # cycles for a task more
 PART, FAR_PART = 4.0, 8.0  # cycles, to copy the numbers of a position that are a part of a line, which L2 may have lost
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
-COPIED = 0.7  # cycles per result that could be written in place, if all channels of the input came at once
-COPIED_ROWS = 1.8  # likewise, where rows of outputs are all that a slab of one tap is read for
+COPIED_ROWS = 1.8  # cycles for a copied result, where rows of outputs are all that a slab of one tap is read for
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 COLLIDING = 1.5  # likewise, for every time that what a tile meets at a tap outgrows the places of L1 that it shares
 

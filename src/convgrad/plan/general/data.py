@@ -317,14 +317,14 @@ class DataPlan(DataSlab):
 
     @property
     def fetches_weights(self) -> bool:
-        """Whether the packed weights of the next sweep are asked for during one."""
-        by_a_stage = not (self.spread or self.packs_weights or self.reads_weights)
+        """Whether the packed weights of the next sweep are asked for during one, which is of the same group."""
+        by_a_stage = self.bundle == 1 and not (self.spread or self.packs_weights or self.reads_weights)
         return by_a_stage and self.packed_bytes * self.weights_size > KEPT_BYTES
 
     @property
     def fetches_raw_weights(self) -> bool:
         """Whether the weights that a task packs for its next sweep are asked for during one, as they lie."""
-        own = type(self) is DataPlan and self.packs_weights and not self.spread
+        own = type(self) is DataPlan and self.bundle == 1 and self.packs_weights and not self.spread
         return own and self.problem.bytes_of("w") > KEPT_BYTES
 
     def validate(self) -> None:

@@ -9,7 +9,8 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.general.bundles import AGAIN, BEHIND, MOST_BEYOND, PAGE
+from convgrad.plan.costs import PAGE
+from convgrad.plan.general.bundles import AGAIN, BEHIND, MOST_BEYOND
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.values import replace
