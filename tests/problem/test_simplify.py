@@ -60,6 +60,13 @@ CASES = {
     "1x1, stride and odd pads": problem_of(x=(7,), y=(5,), s=(2,), lo=(1,)),
     "windows far apart": problem_of(x=(40,), y=(4,), r=(3,), s=(11,), d=(2,)),
     "windows that reach beyond": problem_of(x=(40,), y=(4,), r=(3,), s=(11,), d=(2,), lo=(1,)),
+    "stride and dilation": problem_of(x=(9, 8), y=(4, 5), r=(3, 2), s=(2, 2), d=(2, 4), lo=(2, 4)),
+    "stride and dilation, odd pads": problem_of(x=(9, 8), y=(4, 3), r=(3, 2), s=(2, 3), d=(2, 3), lo=(1, 1)),
+    "stride and dilation, channels first": problem_of(
+        x=(9, 8), y=(4, 5), r=(3, 2), s=(2, 2), d=(2, 2), lo=(2, 4), layout="ncx"
+    ),
+    "stride and dilation, few elements": problem_of(x=(2,), y=(2,), r=(2,), s=(6,), d=(4,), lo=(5,), layout="ncx"),
+    "stride and dilation have a part in common": problem_of(x=(40,), y=(5,), r=(3,), s=(6,), d=(4,), lo=(3,)),
     "a row within an image": problem_of(x=(4, 6), y=(4, 4), r=(1, 3), s=(1, 1), d=(1, 1), lo=(0, 0)),
     "phases": problem_of(c=1, x=(20,), y=(3,), r=(10,), s=(5,), layout="ncx"),
     "phases, pads": problem_of(c=1, x=(5, 9), y=(3, 5), r=(4, 6), s=(2, 3), d=(1, 1), lo=(1, 3)),
@@ -123,6 +130,12 @@ def test_what_becomes_of_the_named_problems():
     apart = simplify(CASES["windows far apart"])
     assert (apart.x_extent, apart.y_extent, apart.taps) == ((4, 5), (4, 1), (1, 3))
     assert simplify(CASES["windows that reach beyond"]) == CASES["windows that reach beyond"]
+    both = simplify(CASES["stride and dilation"])
+    assert (both.x_extent, both.stride, both.dilation, both.pad_low) == ((5, 4), (1, 1), (1, 2), (1, 2))
+    odd = simplify(CASES["stride and dilation, odd pads"])
+    assert (odd.x_extent, odd.stride, odd.dilation, odd.pad_low) == ((9, 3, 2), (2, 1, 1), (2, 1, 1), (1, -2, 1))
+    rows = CASES["stride and dilation, channels first"]
+    assert (simplify(rows).stride, simplify(rows).dilation) == ((1, 2), (1, 2))
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name.startswith("phases")])

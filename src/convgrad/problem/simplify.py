@@ -5,7 +5,7 @@ Nothing is copied or moved; only extents and strides change.
 
 from __future__ import annotations
 
-from math import prod
+from math import gcd, prod
 
 from convgrad.dtypes import COMPUTE
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -15,6 +15,7 @@ MOST_PHASES = 8  # of a stride that become channels: still few outputs in the wo
 LEAST_CHANNELS = 4  # that are summed, from where on phases are worth it
 LEAST_MERGED = 16  # channels of a group, which make up for groups that are no longer taken together
 FILLING_GROUPS, MANY_SUMMED = 8, 3  # side by side, that fill half of a vector; channels of y from which on they are 16
+FAR_BETWEEN = 3  # elements, of which one is met, from where on an axis more is worth it
 FAR_APART, NARROW_APART = 2, 1.5  # strides per span of a window from which elements between are not worth packing
 
 
@@ -171,14 +172,30 @@ def _without_stride(axis: _Axis, apart: float) -> list[_Axis]:
         return [axis]
     last = axis.dilation * (axis.taps - 1)
     inside = axis.low == 0 and axis.stride * (axis.y - 1) + last < axis.x
-    if axis.taps == 1 and axis.low % axis.stride == 0:
-        image = axis.y if inside else -(-axis.x // axis.stride)
-        low = axis.low // axis.stride
-        return [replace(axis, x=image, stride=1, dilation=1, low=low, x_step=axis.stride * axis.x_step)]
+    common = axis.stride if axis.taps == 1 else gcd(axis.stride, axis.dilation)
+    skips = common > 1 and (axis.taps == 1 or abs(axis.x_step) > 1)  # rows as they lie are whole vectors
+    if skips and axis.low % common == 0:
+        return [_every(axis, common, inside=inside and axis.taps == 1)]
     if inside and axis.stride >= apart * (last + 1):  # windows p, and within each of them one window of taps
         windows = replace(axis, x=axis.y, taps=1, stride=1, dilation=1, x_step=axis.stride * axis.x_step, w_step=0)
         return [windows, replace(axis, x=last + 1, y=1, stride=1, y_step=0)]
+    first = -axis.low % common
+    if skips and common >= FAR_BETWEEN and first < axis.x:  # the first element that is met, on an axis of its own
+        begin = replace(axis, x=first + 1, y=1, taps=1, stride=1, dilation=1, low=-first, w_step=0, y_step=0)
+        return [begin, _every(replace(axis, x=axis.x - first, low=axis.low + first), common)]
     return [axis]
+
+
+def _every(axis: _Axis, common: int, *, inside: bool = False) -> _Axis:
+    """Of elements so far apart, which are all that strides and dilations meet; if that is `inside` x, one each."""
+    return replace(
+        axis,
+        x=axis.y if inside else -(-axis.x // common),
+        stride=axis.stride // common,
+        dilation=axis.dilation // common if axis.taps > 1 else 1,
+        low=axis.low // common,
+        x_step=common * axis.x_step,
+    )
 
 
 def _joined(axes: list[_Axis]) -> list[_Axis]:
