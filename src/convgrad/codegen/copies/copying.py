@@ -13,7 +13,7 @@ from itertools import permutations
 from typing import TypeGuard
 
 from convgrad.codegen.copies.contiguous import LEAST_RUN, ContiguousRuns
-from convgrad.codegen.copies.interleave import MOST_PLANES, load_every, overlapping
+from convgrad.codegen.copies.interleave import FEW_PLANES, MOST_PLANES, factors, load_every, overlapping
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.rounded_squares import RoundedSquares
 from convgrad.codegen.copies.splitting import Pieces
@@ -59,9 +59,9 @@ class Copy:
             inner, body = [along_dst], ContiguousRuns(self).fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], self._squares(along_dst, along_src).emit
-            if along_src.src == 1 and few(along_dst.extent) and along_src.dst == along_dst.extent:
+            if along_src.src == 1 and self.interleaves(along_dst.extent) and along_src.dst == along_dst.extent:
                 body = InterleavedCopy(self).interleave_axes
-            elif along_src.src == 1 and few(along_src.extent) and along_dst.src == along_src.extent:
+            elif along_src.src == 1 and self.interleaves(along_src.extent) and along_dst.src == along_src.extent:
                 body = InterleavedCopy(self).deinterleave_axes
         else:
             inner, body = [], self.scalar
@@ -108,6 +108,16 @@ class Copy:
             self.emit(b, source, target, [*dims, Dim(count, 1, inner.dst * planes)])
 
         b.loop(0, planes, plane, name="plane")
+
+    def interleaves(self, extent: Index) -> TypeGuard[int]:
+        """Whether so many planes are few enough: no more than registers hold twice, if they go a few at a time.
+
+        Else each vector of the run is picked from all of them.
+        """
+        if not isinstance(extent, int) or few(extent):
+            return few(extent)
+        room = self.isa.registers >= 2 * MOST_PLANES and 1 < extent < self.isa.lanes(self.compute)
+        return room and max(factors(extent)) <= FEW_PLANES
 
     @property
     def own_squares(self) -> bool:
@@ -250,5 +260,5 @@ def nearly_contiguous(dims: Sequence[Dim], along_dst: Dim | None) -> Dim | None:
 
 
 def few(extent: Index) -> TypeGuard[int]:
-    """Whether an extent is known, and as few planes as are moved together."""
-    return isinstance(extent, int) and 1 < extent <= 8
+    """Whether an extent is known, and as few planes as are moved together in any order."""
+    return isinstance(extent, int) and 1 < extent <= FEW_PLANES

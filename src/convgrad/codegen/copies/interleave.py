@@ -12,7 +12,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, lanes_of
 from convgrad.codegen.isa.base import Isa, shuffle
 
-MOST_PLANES = 16
+MOST_PLANES, FEW_PLANES = 16, 8  # that registers hold, and of which a vector of the run is picked at once
 
 Counts = list[Value] | None  # lanes of each vector that hold numbers; None: all of them
 Scalar = Callable[[Index, Index, Index], None]  # moves one number, of element q, plane and position
@@ -132,15 +132,19 @@ def _emit_groups(
 
 
 def _dealt(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
-    """A vector of each of as many planes as there are vectors of a run; halves of the planes first, where there are."""
+    """A vector of each of as many planes as there are vectors of a run; every other plane first, or every third."""
     planes, lanes = len(parts), lanes_of(parts[0])
     if planes == lanes:
         return isa.transpose(b, parts)
-    if planes % 2 or planes == 2:
-        return [pick(b, parts, [lane * planes + plane for lane in range(lanes)]) for plane in range(planes)]
-    pairs = list(zip(parts[::2], parts[1::2], strict=True))
-    even, odd = ([pick(b, [*pair], range(start, 2 * lanes, 2)) for pair in pairs] for start in range(2))
-    return [plane for two in zip(_dealt(b, isa, even), _dealt(b, isa, odd), strict=True) for plane in two]
+    share = factors(planes)[0]
+    of_shares: list[list[Value]] = [[] for _ in range(share)]
+    for first in range(0, planes, share):
+        run = parts[first : first + share]
+        for plane, found in enumerate(of_shares):
+            found.append(pick(b, run, [lane * share + plane for lane in range(lanes)]))
+    if share < planes:
+        of_shares = [_dealt(b, isa, found) for found in of_shares]
+    return [plane for alike in zip(*of_shares, strict=True) for plane in alike]
 
 
 def gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
@@ -148,12 +152,19 @@ def gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
     planes, lanes = len(parts), lanes_of(parts[0])
     if planes == lanes:
         return isa.transpose(b, parts)
-    if planes % 2 or planes == 2:
-        run = [(q % planes) * lanes + q // planes for q in range(planes * lanes)]
-        return [pick(b, parts, run[i * lanes : (i + 1) * lanes]) for i in range(planes)]
-    halves = gathered(b, isa, parts[::2]), gathered(b, isa, parts[1::2])
-    both = [place for lane in range(lanes) for place in (lane, lanes + lane)]
-    return [pick(b, [*pair], both[start : start + lanes]) for pair in zip(*halves, strict=True) for start in (0, lanes)]
+    share = factors(planes)[0]
+    runs = [[part] if share == planes else gathered(b, isa, parts[n::share]) for n, part in enumerate(parts[:share])]
+    places = [(q % share) * lanes + q // share for q in range(share * lanes)]
+    several = [places[start : start + lanes] for start in range(0, share * lanes, lanes)]
+    return [pick(b, [*together], wanted) for together in zip(*runs, strict=True) for wanted in several]
+
+
+def factors(number: int) -> list[int]:
+    """Primes whose product it is, the least first."""
+    if number == 1:
+        return []
+    least = next(n for n in range(2, number + 1) if number % n == 0)
+    return [least, *factors(number // least)]
 
 
 def dealt_order(lanes: int) -> list[int]:

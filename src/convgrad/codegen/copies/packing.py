@@ -132,14 +132,15 @@ def unpack_weights(
 
     Where rows and taps lie closer in the target than lanes, the sums are put in the target's order by vectors first, so
     that long runs of the target are written at once; those of `staged_taps` at a time. Not where the taps of a lane
-    are whole vectors of the target in any case.
+    are whole vectors of the target in any case, nor where rows are farther apart than lanes.
     """
     row, room = rows
-    one = all(tap.extent == 1 for tap in taps)
-    if one or any(abs(lane.dst) <= 1 for lane in lanes) or _fill_vectors(b, copy, taps):
+    extents = tuple(tap.extent for tap in taps if isinstance(tap.extent, int))
+    one = prod(extents) == 1
+    beside = all(abs(row.dst) > abs(lane.dst) for lane in lanes) and copy.interleaves(prod(extents))
+    if one or beside or any(abs(lane.dst) <= 1 for lane in lanes) or _fill_vectors(b, copy, taps):
         copy.emit(b, b.at(sums, first, STORAGE[copy.compute]), target, [*lanes, row, *taps])
         return
-    extents = tuple(tap.extent for tap in taps if isinstance(tap.extent, int))
     at_once = staged_taps(extents, room * width * BYTES[copy.compute])
     if at_once != extents:
 
