@@ -134,6 +134,8 @@ def _emit_groups(
 def _dealt(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
     """A vector of each of as many planes as there are vectors of a run; every other plane first, or every third."""
     planes, lanes = len(parts), lanes_of(parts[0])
+    if planes == 1:
+        return parts
     if planes == lanes:
         return isa.transpose(b, parts)
     share = factors(planes)[0]
@@ -142,18 +144,19 @@ def _dealt(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
         run = parts[first : first + share]
         for plane, found in enumerate(of_shares):
             found.append(pick(b, run, [lane * share + plane for lane in range(lanes)]))
-    if share < planes:
-        of_shares = [_dealt(b, isa, found) for found in of_shares]
-    return [plane for alike in zip(*of_shares, strict=True) for plane in alike]
+    dealt = (_dealt(b, isa, found) for found in of_shares)
+    return [plane for alike in zip(*dealt, strict=True) for plane in alike]
 
 
 def gathered(b: Builder, isa: Isa, parts: list[Value]) -> list[Value]:
     """The run of which each part is of a plane: what `_dealt` takes apart."""
     planes, lanes = len(parts), lanes_of(parts[0])
+    if planes == 1:
+        return parts
     if planes == lanes:
         return isa.transpose(b, parts)
     share = factors(planes)[0]
-    runs = [[part] if share == planes else gathered(b, isa, parts[n::share]) for n, part in enumerate(parts[:share])]
+    runs = [gathered(b, isa, parts[n::share]) for n in range(share)]
     places = [(q % share) * lanes + q // share for q in range(share * lanes)]
     several = [places[start : start + lanes] for start in range(0, share * lanes, lanes)]
     return [pick(b, [*together], wanted) for together in zip(*runs, strict=True) for wanted in several]

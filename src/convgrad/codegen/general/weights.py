@@ -121,7 +121,7 @@ class SumsStage(WindowSlabs):
         plan = self.plan
         reach = plan.axes[-1].dilation
         row_axes, row_channel = plan.row_slab
-        step = plan.sum_rows * plan.width  # of the sums, per tap
+        of_tap, of_row = plan.sum_steps
         channels, taps, still = range(rows), range(plan.tile_taps), range(1)
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         vectors = weights_columns(plan, last=last)
@@ -130,8 +130,8 @@ class SumsStage(WindowSlabs):
             isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
             a_dtype=self.row_dtype, b_dtype=self.lane_dtype,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
-            c_rows=tuple(t * step + c * plan.width for t in row_taps for c in channels),
-            columns=columns, c_columns=of_taps(vectors, len(column_taps), step)[0], halves=halves,
+            c_rows=tuple(t * of_tap + c * of_row for t in row_taps for c in channels),
+            columns=columns, c_columns=of_taps(vectors, len(column_taps), of_tap)[0], halves=halves,
         )  # fmt: skip
 
     def task(self, b: Builder, at: Places, task: Value) -> None:

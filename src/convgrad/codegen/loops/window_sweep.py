@@ -48,9 +48,19 @@ class WindowSweep:
             self._with_tile(rows)
             self._taps(0, (0, 0), 0, [])
             return
-        count, rest = self.last_row, plan.rest_rows
+        if self.own is not None and plan.by_rows:
+            self.own.by_rows(b, (self.lane_block, b.add(self.lane_block, 1)), self._rows_of)
+        else:
+            self._rows_of((0, self.last_row))
+
+    def _rows_of(self, rows: tuple[Index, Index]) -> None:
+        """Those from one to another, whole tiles of them but for the last."""
+        b, plan = self.b, self.plan
+        (first, count), rest = rows, plan.rest_rows
+        self.first_row, self.last_row = first, count
         if rest:
-            self.last_row = b.mul(b.floor_div(count, plan.row_channels), plan.row_channels)
+            whole = b.mul(b.floor_div(b.sub(count, first), plan.row_channels), plan.row_channels)
+            self.last_row = b.add(first, whole)
         self._with_tile(plan.row_channels)
         self._taps(0, (0, 0), 0, [])
         if rest:

@@ -22,6 +22,7 @@ MET_BYTES = 76 * 1024  # of the lanes of several blocks that every tile of rows,
 SLOW_WINDOWS = 64  # that a weight is a sum of, from which on tiles write parts of lines slowly enough for memory
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
+NEAR_NUMBERS = 4 * 1024  # sums of some rows and all their taps that L1 keeps until they are weights
 
 
 @frozen(kw_only=True)
@@ -107,9 +108,10 @@ class WeightsPlan(WeightsSlabs):
     def by_rows(self) -> bool:
         """Whether a task sums all taps of some rows before it goes on to others: their sums are weights while near.
 
-        Not of vectors: what stores weights would take registers of the loops that sum.
+        Lanes of windows, or of several groups, become weights in other ways.
         """
-        return False
+        other = self.spread or self.direct or self.along_windows or self.at_once > 1
+        return type(self) is WeightsPlan and not other and self.own_sums and not self.straight and self.taps > 1
 
     @property
     def in_turn(self) -> bool:
@@ -119,7 +121,8 @@ class WeightsPlan(WeightsSlabs):
     @property
     def rows_at_once(self) -> int:
         """Those, of one lane block: as many each time, if that can be."""
-        most = max(1, FINISH_NUMBERS // (self.taps * self.width * self.row_channels))
+        numbers = FINISH_NUMBERS if self.ON_UNITS else NEAR_NUMBERS
+        most = max(1, numbers // (self.taps * self.width * self.row_channels))
         return even_share(self.tiles_of_rows, most) * self.row_channels
 
     @property
@@ -277,7 +280,10 @@ class WeightsPlan(WeightsSlabs):
         dense = p.w_strides[3:] == row_major(p.taps, 1)
         known = self.taps == 1 or self.taps_inside or self.finishes_evenly  # so that rows and taps are one axis
         run = self.taps * (self.finish_rows if row_step == self.taps and known else 1)
-        lines = self.lanes * SIZES[self.compute] == LINE and lane_step % self.lanes == run % self.lanes == 0
+        slowly = p.batch * prod(p.y_extent) >= SLOW_WINDOWS
+        beside = slowly and lane_step == self.taps > 1 and row_step % self.lanes == 0  # taps and lanes are one run
+        whole = beside or lane_step % self.lanes == run % self.lanes == 0
+        lines = self.lanes * SIZES[self.compute] == LINE and whole
         own = self.own_sums and not self.ON_UNITS  # what it does to tiles was not measured
         turned = own and not self.straight and not p.accumulate and p.out_dtype == self.compute
         return turned and dense and lines and p.bytes_of("w") >= PAST_CACHES_BYTES
