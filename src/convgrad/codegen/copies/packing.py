@@ -35,7 +35,8 @@ def pack_weights_panel(
     count, room, channel_step = channels
     extents = tuple(extent for extent, _ in taps)
     total, at_once = prod(extents), staged_taps(extents, width * BYTES[copy.compute])
-    if at_once != extents and _is_staged(lanes, channel_step, taps):
+    staged = _is_staged(copy, lanes, channel_step, taps)
+    if at_once != extents and staged:
 
         def piece(firsts: list[Index], counts: list[int]) -> None:
             of, to = at_taps(b, firsts, taps)
@@ -53,7 +54,7 @@ def pack_weights_panel(
     for extent, source_step in reversed(taps):
         tap_dims.insert(0, (extent, step, source_step))
         step *= extent
-    if not _is_staged(lanes, channel_step, taps):
+    if not staged:
         copy.emit(b, source, target,
                   [Dim(n, src, dst) for n, dst, src in [*lanes, (count, width, channel_step), *tap_dims]])  # fmt: skip
         return
@@ -100,9 +101,13 @@ def at_taps(b: Builder, firsts: Sequence[Index], taps: Sequence[tuple[int, int]]
     return of, b.dot(list(zip(firsts, row_major(extents, 1), strict=True)))
 
 
-def _is_staged(lanes: list[tuple[Index, int, int]], channel_step: int, taps: list[tuple[int, int]]) -> bool:
+def _is_staged(
+    copy: Copy, lanes: list[tuple[Index, int, int]], channel_step: int, taps: list[tuple[int, int]]
+) -> bool:  # fmt: skip
     if any(src == 1 for _, dst, src in lanes if dst == 1):
         return False
+    if all(abs(src) < abs(channel_step) for *_, src in lanes) and copy.interleaves(prod(n for n, _ in taps)):
+        return False  # runs of lanes and their taps, which are taken apart as they lie
     return any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
 
 
