@@ -15,9 +15,10 @@ WAYS, SETS_BYTES = 8, 4096  # of L1, or more: lines that far apart, or a multipl
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
+FAR_TILES, FAR_BYTES = 30, 2 * 1024 * 1024  # up to which tiles, and so far apart, they are worth reading from L3
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
 FEW_WIDENED = 30, 20  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
-FEWEST_TILES = 4  # that read whole lines, even where rows push each other out: packing reads such rows as well
+FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
 NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
@@ -141,8 +142,8 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     p = plan.problem
     row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
     tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
-    crowded, room = row % CROWDED == 0, CROWDED_BYTES[plan.taps > 1]
-    few = tiles <= FEWEST_TILES and plan.fills_lines
+    crowded, few = row % CROWDED == 0, tiles <= FEWEST_TILES and plan.fills_lines
+    room = FAR_BYTES if tiles <= FAR_TILES and plan.fills_lines else CROWDED_BYTES[plan.taps > 1]
     most = FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES
     if tiles > (most if p.dtype == plan.compute else FEW_WIDENED[not plan.fills_lines]):
         return plan
