@@ -11,6 +11,8 @@ from codegen.copies import AROUND_LANES, PAIRS, assert_copied, bounded, box_copy
 from codegen.emitted import HOST_ISAS, compile_function, each_isa
 from codegen.random_problems import in_turn, strides_in
 from convgrad.codegen.copies.copying import Dim
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Module
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.dtypes import COMPUTE, numpy_dtype
@@ -134,6 +136,25 @@ def test_squares_of_different_gaps_share_a_module(isa):
     compile_function(isa, ("ptr",) * len(addresses), body)(*addresses)
     for _, target, expected in sides:
         assert_copied(target, expected)
+
+
+@pytest.mark.parametrize("taken_apart", [False, True], ids=["put in turn", "taken apart"])
+def test_planes_that_are_products_of_few_are_interleaved(taken_apart):
+    """Rather than turned as parts of squares, under masks: as many as registers hold, fewer than a vector has lanes."""
+
+    def masks(planes):
+        axes = Dim(planes, 1, 96), Dim(96, planes, 1)
+        dims = axes if taken_apart else [Dim(axis.extent, axis.dst, axis.src) for axis in axes]
+        module = Module()
+        b = Builder(module, "f", [("ptr", "src"), ("ptr", "dst")], exported=True)
+        copy_of("avx512", "f32", "f32").emit(b, *b.arguments, dims)
+        b.finish()
+        return "masked" in str(module)
+
+    few = [*range(2, 11), 12, 14, 15]
+    assert [planes for planes in range(2, 16) if not masks(planes)] == few
+    assert [planes for planes in range(2, 40) if copy_of("avx512", "f32", "f32").interleaves(planes)] == few
+    assert [planes for planes in range(2, 40) if copy_of("avx2", "f32", "f32").interleaves(planes)] == few[:7]
 
 
 @each_isa

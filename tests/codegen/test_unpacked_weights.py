@@ -76,7 +76,10 @@ def _with_lanes_last(problem):
     ("sizes", "unpacked"),
     [
         (dict(image=(100,), channels=(96, 336)), True),
-        (dict(image=(100,), channels=(1024, 512)), False),  # rows that push each other out of caches
+        (dict(image=(200,), channels=(1024, 512)), False),  # rows that push each other out of caches
+        (dict(image=(100,), channels=(1024, 512)), True),  # which a few tiles may read from L3
+        (dict(image=(100,), channels=(2048, 512)), False),  # not so many of them
+        (dict(image=(30,), channels=(4096, 512)), True),  # unless tiles are fewer than packing is worth
         (dict(image=(9000,), channels=(96, 336)), False),  # many tiles make up for packing
     ],
 )

@@ -97,7 +97,8 @@ def write_rows(
 
     def unpack(target: Value, lanes: list[Dim], first_lane: Index) -> None:
         if plan.taps_inside:
-            weights_copy(plan).emit(b, sums, target, [*lanes, of_rows[0], *taps])
+            here = b.at(sums, first_lane, ARITHMETIC[plan.compute])
+            weights_copy(plan).emit(b, here, target, [*lanes, of_rows[0], *taps])
             return
         unpack_weights(b, weights_copy(plan), sums, target, at.scratch, lanes, of_rows, taps, plan.width, first_lane)
 
