@@ -28,7 +28,7 @@ class WeightsAhead:
     bundle: Index
     first_row: Index
     first_block: Index
-    most: int = 1  # lines, of rows and lanes together, in a step
+    most: int = MOST_LINES  # of rows and lanes together, in a step
     bases: list[Value] = field(default_factory=list)  # where the operands of the next block begin in memory
     here: list[Value] = field(default_factory=list)  # likewise of the present one, if rows are packed as they are met
 
