@@ -68,6 +68,15 @@ def test_sums_of_one_block_are_no_more_than_those_rows():
     assert plan.own_sum_size <= convgrad.plan.general.weights.NEAR_NUMBERS < plan.taps * plan.share_rows * plan.width
 
 
+def test_rows_that_lie_side_by_side_are_written_all_at_once():
+    """A few of them would be parts of squares."""
+    problem = problem_of(W, (7, 7), (7, 7), (3, 3), channels=(96, 80), layout="NXC", **SAME)
+    turned = replace(problem, w_strides=(0, 96, 1, *problem.w_strides[3:]))
+    plans = [plan for plan in variants(turned, machine_for("avx512")) if type(plan) is WeightsPlan]
+    assert any(plan.lane_side == "y" and not plan.straight for plan in plans)
+    assert not any(plan.by_rows for plan in plans)
+
+
 @each_problem
 def test_rows_that_are_written_in_the_place_of_the_first_are_seen(problem, monkeypatch):
     write = own_sums.write_rows

@@ -59,9 +59,10 @@ class Copy:
             inner, body = [along_dst], ContiguousRuns(self).fill
         elif along_dst is not None and along_src is not None:
             inner, body = [along_dst, along_src], self._squares(along_dst, along_src).emit
-            if along_src.src == 1 and self.interleaves(along_dst.extent) and along_src.dst == along_dst.extent:
+            one, other = along_dst.extent, along_src.extent
+            if along_src.src == 1 and self.interleaves(one, other) and along_src.dst == one:
                 body = InterleavedCopy(self).interleave_axes
-            elif along_src.src == 1 and self.interleaves(along_src.extent) and along_dst.src == along_src.extent:
+            elif along_src.src == 1 and self.interleaves(other, one) and along_dst.src == other:
                 body = InterleavedCopy(self).deinterleave_axes
         else:
             inner, body = [], self.scalar
@@ -109,15 +110,18 @@ class Copy:
 
         b.loop(0, planes, plane, name="plane")
 
-    def interleaves(self, extent: Index) -> TypeGuard[int]:
-        """Whether so many planes are few enough: no more than registers hold twice, if they go a few at a time.
+    def interleaves(self, planes: Index, numbers: Index = 0) -> TypeGuard[int]:
+        """Whether planes are few enough: no more than registers hold twice, if they go a few at a time.
 
-        Else each vector of the run is picked from all of them.
+        Else each vector of the run is picked from all of them. Of planes of so few `numbers` that they are one vector
+        and a part, or less, parts of squares take less.
         """
-        if not isinstance(extent, int) or few(extent):
-            return few(extent)
-        room = self.isa.registers >= 2 * MOST_PLANES and 1 < extent < self.isa.lanes(self.compute)
-        return room and max(factors(extent)) <= FEW_PLANES
+        if not isinstance(planes, int) or few(planes):
+            return few(planes)
+        lanes = self.isa.lanes(self.compute)
+        short = isinstance(numbers, int) and numbers < 2 * lanes and numbers % lanes > 0
+        room = self.isa.registers >= 2 * MOST_PLANES and 1 < planes < lanes
+        return room and not short and max(factors(planes)) <= FEW_PLANES
 
     @property
     def own_squares(self) -> bool:

@@ -106,8 +106,9 @@ def _is_staged(
 ) -> bool:  # fmt: skip
     if any(src == 1 for _, dst, src in lanes if dst == 1):
         return False
-    if all(abs(src) < abs(channel_step) for *_, src in lanes) and copy.interleaves(prod(n for n, _ in taps)):
-        return False  # runs of lanes and their taps, which are taken apart as they lie
+    runs = all(abs(src) < abs(channel_step) for *_, src in lanes) and copy.interleaves(prod(n for n, _ in taps))
+    if runs and not any(isinstance(n, int) and n % copy.isa.lanes(copy.compute) for n, *_ in lanes):
+        return False  # lanes and their taps, which are taken apart as they lie
     return any(extent > 1 and abs(step) < abs(channel_step) for extent, step in taps)
 
 
@@ -142,7 +143,7 @@ def unpack_weights(
     row, room = rows
     extents = tuple(tap.extent for tap in taps if isinstance(tap.extent, int))
     one = prod(extents) == 1
-    beside = all(abs(row.dst) > abs(lane.dst) for lane in lanes) and copy.interleaves(prod(extents))
+    beside = all(abs(row.dst) > abs(lane.dst) for lane in lanes)
     if one or beside or any(abs(lane.dst) <= 1 for lane in lanes) or _fill_vectors(b, copy, taps):
         copy.emit(b, b.at(sums, first, STORAGE[copy.compute]), target, [*lanes, row, *taps])
         return

@@ -108,10 +108,12 @@ class WeightsPlan(WeightsSlabs):
     def by_rows(self) -> bool:
         """Whether a task sums all taps of some rows before it goes on to others: their sums are weights while near.
 
-        Lanes of windows, or of several groups, become weights in other ways.
+        Where taps lie side by side: else rows are runs, of which a few are parts of squares. Lanes of windows, or of
+        several groups, become weights in other ways.
         """
         other = self.spread or self.direct or self.along_windows or self.at_once > 1
-        return type(self) is WeightsPlan and not other and self.own_sums and not self.straight and self.taps > 1
+        beside = self.taps > 1 and abs(self.problem.w_strides[-1]) < min(map(abs, self.problem.w_strides[1:3]))
+        return type(self) is WeightsPlan and not other and beside and self.own_sums and not self.straight
 
     @property
     def in_turn(self) -> bool:
