@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from codegen.dense_problems import problem_of as dense_problem
 from codegen.random_problems import random_problem, strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
@@ -19,6 +20,7 @@ from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
+from convgrad.plan.order import channels_in_turn, taps_inside
 from convgrad.problem.conv import ConvProblem, Unknown
 from plan.layers import TABLE, each_level, problem_of
 
@@ -249,3 +251,33 @@ def test_windows_that_a_stride_parts_are_lanes_for_few_channels_only(outputs, wi
         Unknown.W, channels=(3, outputs), image=224, windows=112, taps=3, stride=2, low=1, batch=4, nxc=False
     )
     assert isinstance(choose(stem, machine_for("avx512")), WindowLanesPlan) == windows
+
+
+@pytest.mark.parametrize("isa", ["avx512", "avx2"])
+@pytest.mark.parametrize(
+    ("channels", "apart", "skipped"),
+    [
+        ((96, 16), 2, ()),  # longer runs if taps were not far apart
+        ((24, 30), 4, ("avx2",)),  # taps inside runs of channels, in longer vectors
+        ((24, 96), 2, ("avx512", "avx2")),
+    ],
+)
+def test_windows_as_far_apart_as_their_taps_have_one_order_of_sums_whatever_the_pads(channels, apart, skipped, isa):
+    """Parts of an image have pads of their own; what is skipped for some may not tell runs, nor taps inside of them."""
+    machine, problems = machine_for(isa), []
+    for low in range(4):
+        problem = dense_problem(
+            Unknown.Y,
+            (41, 41),
+            (10, 10),
+            (3, 3),
+            channels=channels,
+            stride=apart,
+            dilation=apart,
+            low=low,
+            layout="NXC",
+        )
+        problems.append(choose(problem, machine).problem)
+    lanes = machine.lanes_f32
+    assert len({(channels_in_turn(p), taps_inside(p, lanes, machine.registers)) for p in problems}) == 1
+    assert any(p.stride[-1] == p.dilation[-1] == 1 for p in problems) == (isa in skipped)

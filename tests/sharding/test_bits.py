@@ -30,6 +30,7 @@ GEOMETRIES = {
     "several runs, few outputs": (1, 1, 80, 2, (21, 50), 3, 1, 1, 1),
     "runs of unequal length": (1, 1, 67, 32, (14, 30), 3, 1, 1, 1),
     "several runs, far taps": (1, 1, 96, 16, (25, 25), 3, 1, 6, 6),
+    "windows apart by as much as far taps": (1, 1, 24, 30, (31, 34), 3, 3, 3, 2),
     "many taps": (1, 1, 64, 8, (40, 24), 4, 2, 1, 1),
     "one tap": (2, 1, 130, 24, (13, 17), 1, 1, 1, 0),
     "windows apart": (1, 1, 48, 16, (26, 26), 2, 4, 1, 0),

@@ -11,6 +11,7 @@ from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.along import Along, lanes_sum
 from convgrad.plan.costs import LINE
 from convgrad.plan.machine import Machine
+from convgrad.plan.order import channels_in_turn, taps_inside
 from convgrad.plan.units import most_added
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify
@@ -37,7 +38,7 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     # merging would tell channels, and so the order of sums, by extents
     if along is Along.ROWS and problem.order and along.value not in problem.order:
         along = add(whole=False)  # a part that is a single window, of a whole that is not
-    problem = simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS)
+    problem = _simplified(problem, machine, along)
     if _are_few_and_alone(problem, machine):
         machine = machine.halved
     if problem.unknown is Unknown.W:  # a process may never need the other half
@@ -47,6 +48,25 @@ def variants(problem: ConvProblem, machine: Machine) -> Iterator[Plan]:
     from convgrad.plan.choose_data import data_variants
 
     return data_variants(problem, machine, along)
+
+
+def _simplified(problem: ConvProblem, machine: Machine, along: Along | None) -> ConvProblem:
+    """A problem that is easier to plan, with the order of sums that it has in part and whole.
+
+    Whether strides and dilations are skipped depends on pads, which parts of an image have in other places.
+    """
+    simple, as_asked = (
+        simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS, skips=skips)
+        for skips in (True, False)
+    )
+    lanes = machine.lanes_f32 * 4 // SIZES[COMPUTE[problem.dtype]]
+
+    def order(p: ConvProblem) -> tuple[int, bool]:
+        return channels_in_turn(p), taps_inside(p, lanes, machine.registers)
+
+    if problem.unknown is Unknown.W or simple == as_asked or order(simple) == order(as_asked):
+        return simple
+    return as_asked
 
 
 def _are_few_and_alone(p: ConvProblem, machine: Machine) -> bool:

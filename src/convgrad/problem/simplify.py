@@ -39,10 +39,13 @@ class _Axis:
         return self.taps == self.stride == 1 and self.low == 0 and self.x == self.y
 
 
-def simplify(problem: ConvProblem, *, merges: bool = True, whole: bool = False) -> ConvProblem:
+def simplify(
+    problem: ConvProblem, *, merges: bool = True, whole: bool = False, skips: bool = True
+) -> ConvProblem:  # fmt: skip
     """Strides without meaning become steps in memory, and neighbouring pointwise axes one axis.
 
-    If it `merges`, taps and phases become channels where they can; of windows that are `whole` images always.
+    If it `merges`, taps and phases become channels where they can; of windows that are `whole` images always. If it
+    `skips`, what stride and dilation have in common becomes a step as well, which depends on pads.
     """
     if 0 in (problem.batch, *problem.x_extent, *problem.y_extent, *problem.taps):
         return problem
@@ -53,7 +56,7 @@ def simplify(problem: ConvProblem, *, merges: bool = True, whole: bool = False) 
     axes = _axes(problem)
     if problem.unknown is not Unknown.X and problem.bias_gradient != "x":  # else elements between windows count, too
         apart = NARROW_APART if _is_widened_in_runs(problem) else FAR_APART
-        axes = [piece for axis in axes for piece in _without_stride(axis, apart)]
+        axes = [piece for axis in axes for piece in _without_stride(axis, apart, skips=skips)]
     axes = _joined(axes)
     batch, x_step, y_step = problem.batch, problem.x_strides[0], problem.y_strides[0]
     first = axes[0]
@@ -166,21 +169,23 @@ def _is_widened_in_runs(p: ConvProblem) -> bool:
     return COMPUTE[p.dtype] != p.dtype and p.unknown is Unknown.Y and abs(p.x_strides[2]) <= abs(p.x_strides[-1])
 
 
-def _without_stride(axis: _Axis, apart: float) -> list[_Axis]:
+def _without_stride(axis: _Axis, apart: float, *, skips: bool) -> list[_Axis]:
     """Windows that lie apart: elements between them are skipped by a step in memory."""
     if axis.stride == 1:
         return [axis]
     last = axis.dilation * (axis.taps - 1)
     inside = axis.low == 0 and axis.stride * (axis.y - 1) + last < axis.x
     common = axis.stride if axis.taps == 1 else gcd(axis.stride, axis.dilation)
-    skips = common > 1 and (axis.taps == 1 or abs(axis.x_step) > 1)  # rows as they lie are whole vectors
-    if skips and axis.low % common == 0:
+    skipped = common > 1 and (axis.taps == 1 or (skips and abs(axis.x_step) > 1))  # rows as they lie are whole vectors
+    if skipped and axis.low % common == 0:
         return [_every(axis, common, inside=inside and axis.taps == 1)]
     if inside and axis.stride >= apart * (last + 1):  # windows p, and within each of them one window of taps
         windows = replace(axis, x=axis.y, taps=1, stride=1, dilation=1, x_step=axis.stride * axis.x_step, w_step=0)
         return [windows, replace(axis, x=last + 1, y=1, stride=1, y_step=0)]
     first = -axis.low % common
-    if skips and common >= FAR_BETWEEN and first < axis.x:  # the first element that is met, on an axis of its own
+    if (
+        skips and skipped and common >= FAR_BETWEEN and first < axis.x
+    ):  # the first element that is met, on an axis of its own
         begin = replace(axis, x=first + 1, y=1, taps=1, stride=1, dilation=1, low=-first, w_step=0, y_step=0)
         return [begin, _every(replace(axis, x=axis.x - first, low=axis.low + first), common)]
     return [axis]
