@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from convgrad.dtypes import COMPUTE, SIZES
@@ -55,18 +55,17 @@ def _simplified(problem: ConvProblem, machine: Machine, along: Along | None) -> 
 
     Whether strides and dilations are skipped depends on pads, which parts of an image have in other places.
     """
-    simple, as_asked = (
-        simplify(problem, merges=along is not Along.CHANNELS, whole=along is Along.ROWS, skips=skips)
-        for skips in (True, False)
-    )
+    merges, whole = along is not Along.CHANNELS, along is Along.ROWS
+    simple = simplify(problem, merges=merges, whole=whole)
+    if problem.unknown is not Unknown.Y or max(map(gcd, problem.stride, problem.dilation), default=1) == 1:
+        return simple
+    as_asked = simplify(problem, merges=merges, whole=whole, skips=False)
     lanes = machine.lanes_f32 * 4 // SIZES[COMPUTE[problem.dtype]]
 
     def order(p: ConvProblem) -> tuple[int, bool]:
         return channels_in_turn(p), taps_inside(p, lanes, machine.registers)
 
-    if problem.unknown is Unknown.W or simple == as_asked or order(simple) == order(as_asked):
-        return simple
-    return as_asked
+    return simple if order(simple) == order(as_asked) else as_asked
 
 
 def _are_few_and_alone(p: ConvProblem, machine: Machine) -> bool:

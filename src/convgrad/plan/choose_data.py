@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from convgrad.plan.along import Along
@@ -22,11 +23,15 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.order import kind_and_run
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
-from convgrad.problem.conv import ConvProblem
+from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+
+Predicted = tuple[float, Any]
+WIDENED = 1.25  # times the cycles of vectors of bf16 that several taps meet; words of two are taken as they are
+PACKED_WEIGHT = 0.15  # cycles of a weight in such words, where vectors might read it as it lies
 
 
 def data_variants(
@@ -46,25 +51,28 @@ def data_variants(
         by_vectors = [(cycles, plan) for cycles, plan in by_vectors if not plan.pixels]
     added: list[tuple[float, Any]] = _summed_by_lanes(ways.base, machine, along) if along else []
     least = max((cycles for cycles, _ in added), default=0.0)
-    others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
     on_units = _on_units(problem, machine, [plan for _, plan in by_planes])
+    others = [(max(cycles, least), plan) for cycles, plan in [*by_vectors, *by_planes]]
     if along is Along.ROWS and problem.dtype != "f32":  # dot products either way, whose order nobody relies on
         from convgrad.plan.in_place.row_products import against_rows
 
         on_units = against_rows(on_units, *added[0])
     elif problem.dtype != "f32":  # whose order units keep nowhere: which of the two it is may not depend on extents
         on_units = [(max(cycles, least), plan) for cycles, plan in on_units]
-    candidates: list[tuple[float, Any]] = [*added, *others, *on_units]
-    candidates.sort(key=lambda candidate: candidate[0])
+    planned: list[Predicted] = [*added, *others, *on_units]
+    compared = [cycles for cycles, _ in planned]
+    if on_units and not added:
+        compared = _against_words(planned, problem, machine)
+    candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     if problem.order:  # none of which a part may have that is made of something else
         asked, _ = kind_and_run(problem.order)
-        candidates = [candidate for candidate in candidates if candidate[1].order_kind == asked] or candidates
+        candidates = [candidate for candidate in candidates if candidate[1][1].order_kind == asked] or candidates
     reasons = tuple(
-        f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, other in candidates
+        f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted, tile {_shape(other)}" for cycles, (_, other) in candidates
     )
 
     def finished() -> Iterator[DataPlan | PlaneDataPlan]:
-        for cycles, plan in candidates:
+        for _, (cycles, plan) in candidates:
             plan = replace(plan, reasons=reasons)
             if plan.OF_PLANES:
                 yield plan
@@ -77,6 +85,24 @@ def data_variants(
                 yield _finished(plan, cycles, machine)
 
     return roomy_first(finished(), tuple({type(plan) for _, plan in added}))
+
+
+def _against_words(planned: list[Predicted], p: ConvProblem, machine: Machine) -> list[float]:
+    """Cycles to be compared, of bf16 that dot products take two by two, if there are two channels.
+
+    Not of vectors across groups, nor of half ones, which dot products would leave half empty.
+    """
+    if not machine.has_dots or p.dtype != "bf16" or p.shapes[p.given][2] < 2:
+        return [cycles for cycles, _ in planned]
+    as_it_lies = p.w_strides[1 if p.unknown is Unknown.Y else 2] == 1
+    packing = PACKED_WEIGHT * prod(p.shapes["w"]) if as_it_lies else 0.0
+    again = WIDENED if prod(p.taps) > 1 else 1.0
+    compared = []
+    for cycles, plan in planned:
+        packs = plan.ON_UNITS and not plan.reads_weights
+        vectors = not (plan.ON_UNITS or plan.OF_PLANES or plan.spread) and plan.isa == machine.isa
+        compared.append(cycles * (again if vectors else 1.0) + packing * packs)
+    return compared
 
 
 def _by_planes(problem: ConvProblem, machine: Machine) -> list[tuple[float, PlaneDataPlan]]:

@@ -7,8 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import LINE, MOST_SPREAD, MOST_SUM_BYTES, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
+from convgrad.plan.costs import BEYOND_L2, LINE, MOST_SPREAD, MOST_SUM_BYTES, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
 from convgrad.plan.general.room import roomy_first
+from convgrad.plan.general.sides_in_place import ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.general.window_blocks import best_window_blocks, rows_of_windows
 from convgrad.plan.machine import Machine
@@ -21,12 +22,15 @@ from convgrad.values import replace
 if TYPE_CHECKING:
     from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 
+Predicted = tuple[float, Any]
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
 TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
 PARTED_BYTES, IN_PARTS = 2**20, 12.0  # of weights; cycles for one of more, whose lines are written in parts, by taps
 EVEN = 1.15  # times the sums
 WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
+UNPACKED, UNPACKED_BEYOND = 0.2, 0.25  # cycles fewer, of a number of lanes in place, and of one from beyond L2
+FAR_BYTES, PACKED_FAR = 16 * 2**20, 0.45  # of lanes from memory; cycles that packing one of those takes at least
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
@@ -40,14 +44,15 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     by_vectors.sort(key=lambda candidate: candidate[0])
     by_planes = _by_planes(problem, machine)
     on_units = _on_units(problem, machine, [plan for _, plan in by_planes[:1]])
-    if on_units and problem.groups == 1 and problem.dtype != "f32":
-        by_vectors = [(WIDENED * cycles if type(plan) is WeightsPlan else cycles, plan) for cycles, plan in by_vectors]
-    candidates: list[tuple[float, Any]] = [*by_vectors, *by_planes, *on_units]
-    candidates.sort(key=lambda candidate: candidate[0])
-    reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, other in candidates)
+    planned: list[Predicted] = [*by_vectors, *by_planes, *on_units]
+    compared = [cycles for cycles, _ in planned]
+    if on_units and problem.dtype != "f32":
+        compared = _against_units(planned)
+    candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
+    reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, (_, other) in candidates)
 
     def finished() -> Iterator[WeightsPlan | PlaneWeightsPlan]:
-        for cycles, plan in candidates:
+        for _, (cycles, plan) in candidates:
             plan = replace(plan, reasons=reasons)
             if plan.ON_UNITS and plan.fallback:
                 yield plan
@@ -58,6 +63,27 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
                 yield _finished(plan, cycles)
 
     return roomy_first(finished())
+
+
+def _against_units(planned: list[Predicted]) -> list[float]:
+    """Cycles to be compared, of a problem of 16 bits: units take numbers as they are, but pack them all.
+
+    Where vectors read lanes where they lie, these are packed for nothing else than a few rows, which waits for caches
+    and memory; that of several groups, one at a time, for every line that holds some of them.
+    """
+    late, compared = 0.0, []
+    least = min(cycles for cycles, plan in planned if plan.ON_UNITS)
+    for cycles, plan in planned:
+        p = plan.problem
+        if type(plan) is WeightsPlan and (False, True) in ways_in_place(plan):
+            name = "y" if plan.rows_shift else "x"
+            numbers, size = prod(p.shapes[name]), p.bytes_of(name)
+            parts = 1.0 if p.groups == 1 else max(1.0, LINE / (SIZES[p.dtype] * plan.lane_count)) * (size > FAR_BYTES)
+            late = max(late, PACKED_FAR * numbers * parts - least if size > FAR_BYTES else 0.0)
+            cycles -= (UNPACKED_BEYOND if size > BEYOND_L2 else UNPACKED) / WIDENED * numbers * parts
+        widened = WIDENED if type(plan) is WeightsPlan and p.groups == 1 else 1.0
+        compared.append(widened * max(cycles, 0.0))
+    return [cycles + late * plan.ON_UNITS for cycles, (_, plan) in zip(compared, planned, strict=True)]
 
 
 def _by_windows(problem: ConvProblem, machine: Machine) -> list[tuple[float, WeightsPlan]]:

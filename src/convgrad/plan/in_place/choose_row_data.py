@@ -35,6 +35,7 @@ FAR = 0.1  # cycles, not hidden, for a number of the input from beyond
 COPIED = 0.5  # cycles that copying a number of the input takes, which others do, beyond what is predicted of them
 COPIED_WORDS = 0.2  # likewise where numbers are copied two by two
 APART, APART_PHASES = 0.5, 0.42  # of the cycles predicted of several groups, which others pack one by one; in phases
+APART_WORDS = 0.85  # likewise where others pack words of two channels
 DEALT, HALVED = 0.7, 0.76  # of those of strided rows of few channels, which others copy to planes first; of 16 bits
 NEAR_BYTES = 256 * 1024  # of rows that tiles read more than once
 BLOCK_BYTES = 320 * 1024  # of rows that several phases of a block read
@@ -70,7 +71,10 @@ def row_data_candidates(problem: ConvProblem, machine: Machine, base: DataPlan) 
     found = [_blocked(tile) for tile in _tiles(plan, machine.registers, few=few)]
     if found:
         copied = prod(p.shapes[p.given]) * (COPIED_WORDS if in_words else COPIED)
-        cycles, best = min(((_cycles(one, few=few), one) for one in found), key=lambda candidate: candidate[0])
+        words = in_words and channels > 1
+        cycles, best = min(
+            ((_cycles(one, few=few, words=words), one) for one in found), key=lambda candidate: candidate[0]
+        )  # fmt: skip
         yield cycles - (copied if p.groups == 1 else 0.0), best
 
 
@@ -127,8 +131,8 @@ def _blocked(plan: RowDataPlan) -> RowDataPlan:
     return replace(blocked, writes_in_place=in_place, packs_weights=alone)
 
 
-def _cycles(plan: RowDataPlan, *, few: bool) -> float:
-    """Of all tiles, with what they wait for."""
+def _cycles(plan: RowDataPlan, *, few: bool, words: bool) -> float:
+    """Of all tiles, with what they wait for; `words`, others multiply words of two channels."""
     p, row = plan.problem, plan.axes[-1]
     (phase,) = row.phases
     several = plan.tile[-2] if len(plan.axes) > 2 else 1
@@ -159,7 +163,8 @@ def _cycles(plan: RowDataPlan, *, few: bool) -> float:
     if p.groups == 1:
         cycles *= (DEALT if plan.deals else HALVED) if few else 1.0
     else:
-        cycles *= APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
+        of_numbers = APART if plan.phases == 1 or p.dtype != plan.compute else APART_PHASES
+        cycles *= APART_WORDS if words else of_numbers
     read, written = (prod(p.shapes[name]) for name in (p.given, p.solved))
     solved = p.strides[p.solved]
     apart = plan.phases == 1 and solved[-1] != 1  # outputs of a row
