@@ -201,15 +201,36 @@ def test_the_cache_can_be_off(monkeypatch):
     assert (cache.size(), cache.entries(), cache.clear()) == ((0, 0), [], 0)
 
 
-def test_the_oldest_entries_make_room(cache_folder, monkeypatch):
+def test_the_oldest_entries_make_room(cache_folder):
     for age, name in enumerate(("new", "middle", "old")):
         cache.write(name, cache.Entry(bytes(1000), {}))
         os.utime(cache_folder / (name + cache.SUFFIX), (1e9 - age, 1e9 - age))
-    (cache_folder / ".writing-crashed").write_text("x")
-    os.utime(cache_folder / ".writing-crashed", (9e8, 9e8))
-    cache._sweep(cache_folder, 2200)
+    for name, time in ((".writing-crashed", 9e8), (".writing-now", 1e9)):
+        (cache_folder / name).write_text("x")
+        os.utime(cache_folder / name, (time, time))
+    cache._look_after(cache_folder, 4000)
+    assert [file.stem for file in files(cache_folder)] == ["middle", "new", "old"]
+    assert [name for name in os.listdir(cache_folder) if name.startswith(cache.WRITING)] == [".writing-now"]
+    cache._look_after(cache_folder, 2500)
     assert [file.stem for file in files(cache_folder)] == ["middle", "new"]
-    assert not (cache_folder / ".writing-crashed").exists()
+    cache._look_after(cache_folder / "gone", 0)
+
+
+def test_few_writes_look_after_the_cache_and_those_ask_for_few_sizes(cache_folder, monkeypatch):
+    """With tens of thousands of entries that took as long as to compile several kernels."""
+    looks, asked, stat = [], [], os.stat
+    monkeypatch.setattr(cache, "_look_after", lambda *given: looks.append(given))
+    numbers = iter(range(256))
+    monkeypatch.setattr(cache.os, "urandom", lambda size: bytes([next(numbers)] * size))
+    for n in range(256):
+        cache.write(f"entry {n}", cache.Entry(b"code", {}))
+    assert looks == [(str(cache_folder), cache.LIMIT_BYTES)] * (256 // cache.LOOK_EVERY)
+    monkeypatch.undo()
+    for n in range(1000):
+        (cache_folder / f"{n}{cache.SUFFIX}").write_bytes(b"code")
+    monkeypatch.setattr(cache.os, "stat", lambda path: asked.append(path) or stat(path))
+    cache._look_after(str(cache_folder), 1 << 20)
+    assert 0 < len(asked) <= cache.SAMPLE
 
 
 def test_listing_and_clearing(cache_folder):

@@ -30,7 +30,10 @@ MAGIC = b"convgrad"
 SUFFIX = ".kernel"
 WRITING = ".writing-"  # how the names of files begin that are not whole yet
 LIMIT_BYTES = 256 << 20
-SWEEP_EVERY = 64  # writes of one process between looks at the size of the cache
+LOOK_EVERY = 64  # writes, of any process, between looks at the size of the cache, on average
+SAMPLE = 100  # entries whose sizes stand for those of all
+LEFT = 0.9  # of the limit, which a sweep leaves: one takes as long as several compilations
+OLD = 3600.0  # seconds after which a file that is not whole is one that nobody writes any more
 
 _HEADER = struct.Struct("<8sI32sII")  # magic, format, digest of key and rest, bytes of notes, bytes of object code
 _SOURCES = ("dtypes.py", "problem", "plan", "codegen", "runtime")  # what decides the code of a kernel
@@ -50,7 +53,6 @@ class State(NamedTuple):
     refusal: str  # empty if the cache is in use
 
 
-_writes = 0
 _last_failure = ""
 
 
@@ -142,11 +144,12 @@ def _open_at_once(path: str, flags: int) -> int:
 
 def write(key: str, entry: Entry) -> None:
     """Keep an entry. Others see the old file or the new one, never half of one."""
-    global _writes, _last_failure
+    global _last_failure
     folder = state().folder
     if folder is None:
         return
-    temporary = os.path.join(folder, WRITING + os.urandom(8).hex())  # tempfile takes 4 ms to import
+    number = os.urandom(8)  # tempfile takes 4 ms to import
+    temporary = os.path.join(folder, WRITING + number.hex())
     try:
         with open(temporary, "xb", opener=_open_own) as file:
             file.write(_encode(key, entry))
@@ -155,9 +158,8 @@ def write(key: str, entry: Entry) -> None:
         _last_failure = f"{error.strerror} ({folder})"
         remove(temporary)
         return
-    _writes += 1
-    if _writes % SWEEP_EVERY == 1:
-        _sweep(folder, LIMIT_BYTES)
+    if number[0] % LOOK_EVERY == 0:  # by chance, since most processes write few
+        _look_after(folder, LIMIT_BYTES)
 
 
 def _open_own(path: str, flags: int) -> int:
@@ -185,8 +187,25 @@ def _digest(key: str, body: bytes) -> bytes:
     return blake2b(key.encode() + body, digest_size=32).digest()
 
 
+def _look_after(folder: str, limit: int) -> None:
+    """Delete the oldest files if all seem to be more than the limit, and what crashed writers left behind.
+
+    To ask for the sizes of thousands takes a fraction of a second: some stand for all until there seem to be too many.
+    """
+    names = _names(folder)
+    entries = [name for name in names if name.endswith(SUFFIX)]
+    some = [found for name in entries[:: len(entries) // SAMPLE + 1] for found in _found(folder, name)]
+    if some and sum(size for _, size, _ in some) / len(some) * len(entries) > limit:
+        _sweep(folder, int(LEFT * limit))
+    newest = max((time for time, _, _ in some), default=0.0)
+    for name in names:
+        for time, _, path in _found(folder, name) if name.startswith(WRITING) else ():
+            if time < newest - OLD:
+                remove(path)
+
+
 def _sweep(folder: str, limit: int) -> None:
-    """Delete the oldest files until the rest fits, and what crashed writers left behind."""
+    """Delete the oldest files until the rest fits."""
     kept = files(folder)
     total = sum(size for _, size, _ in kept)
     for _, size, path in sorted(kept):
@@ -194,23 +213,30 @@ def _sweep(folder: str, limit: int) -> None:
             break
         remove(path)
         total -= size
-    newest = max((time for time, _, _ in kept), default=0.0)
-    for time, _, path in files(folder, WRITING, ""):
-        if time < newest - 3600:
-            remove(path)
 
 
-def files(folder: str, prefix: str = "", suffix: str = SUFFIX) -> list[tuple[float, int, str]]:
-    """Time, size and path of every entry, or of the files of another kind."""
-    found = []
+def files(folder: str, prefix: str = "") -> list[tuple[float, int, str]]:
+    """Time, size and path of every entry whose name begins so."""
+    names = [name for name in _names(folder) if name.startswith(prefix) and name.endswith(SUFFIX)]
+    return [found for name in names for found in _found(folder, name)]
+
+
+def _names(folder: str) -> list[str]:
+    """Of all files; none if the folder is gone."""
     try:
-        for item in os.scandir(folder):
-            if item.name.startswith(prefix) and item.name.endswith(suffix):
-                status = item.stat()
-                found.append((status.st_mtime, status.st_size, item.path))
+        return os.listdir(folder)
     except OSError:
-        pass  # deleted while we looked: another process sweeps too
-    return found
+        return []
+
+
+def _found(folder: str, name: str) -> Iterator[tuple[float, int, str]]:
+    """The same of one file, unless another process has deleted it."""
+    path = os.path.join(folder, name)
+    try:
+        status = os.stat(path)
+    except OSError:
+        return
+    yield status.st_mtime, status.st_size, path
 
 
 def remove(path: str) -> bool:
