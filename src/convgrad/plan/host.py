@@ -176,6 +176,6 @@ def _quota_of(group: str) -> float | None:
 
 
 def _text(*path: str) -> str:
-    """Of a small file, by itself: pathlib takes three times as long, and a first call reads two dozen of them."""
-    with open("/".join(path), encoding="ascii") as file:
-        return file.read().strip()
+    """Of a small file, as bytes that are decoded: text files take twice as long, and a first call reads two dozen."""
+    with open("/".join(path), "rb", buffering=0) as file:
+        return file.read().decode().strip()
