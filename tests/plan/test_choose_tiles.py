@@ -9,6 +9,7 @@ from codegen.dense_problems import problem_of as exact_problem
 from convgrad.plan.by_dots.dot_depthwise import DotDepthwisePlan
 from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.machine import machine_for
@@ -239,3 +240,10 @@ def test_taps_that_an_output_does_not_meet_are_not_counted():
     sizes = {"channels": (1, 2), "groups": 16, "batch": 8, "layout": "NXC"}
     plan = choose(exact_problem(Unknown.X, (22, 500), (1, 500), (22, 1), **sizes), machine_for("avx512"))
     assert plan.spread
+
+
+def test_short_vectors_take_all_phases_of_the_image_of_a_stem_at_once():
+    stem = TABLE["stem, x, NCX"]
+    plan = choose(stem, machine_for("avx2"))
+    assert type(plan) is FoldedPlan
+    assert plan.width == 6, "two phases of three channels"

@@ -46,6 +46,7 @@ Plan = TypeVar("Plan", bound=DataPlan)
 Predicted = tuple[float, DataPlan]  # cycles of the arithmetic and of moving numbers once
 
 WORTH_IMAGES = 0.98  # of the cycles of a tile of one image, from which one of several is looked at
+AT_ONCE_SHORT = 0.95  # of the cycles predicted of phases at once, of vectors shorter than lines
 IN_PLACE = 0.87  # of the cycles of tiles that pack nothing, for what a copy costs besides
 ONE_VECTOR = 0.9  # of the cycles of tiles of one, a line, whose numbers in all lanes cost some processors nothing
 NEARLY = 0.99  # of the cycles of a tile of several images, packing included: fewer multiply-adds are the surer gain
@@ -229,6 +230,7 @@ class DataCandidates:
         whole = self._planned(shape, i_block=max(1, self.channels_in))
         for cycles, plan in folded_candidates(problem, self.machine, whole):
             most = self._panel_channels(plan.taps, plan.width, axes[-1].out_step)
+            cycles *= 1.0 if self.lines else AT_ONCE_SHORT
             yield cycles + cost, replace(plan, i_block=even_share(self.channels_in, most))
 
     def _across_groups(self) -> Iterator[Predicted]:
