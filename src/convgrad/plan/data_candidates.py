@@ -54,6 +54,8 @@ ROWS_OF_A_ROW = 8  # of a tile of neighbours in a row, where others come back to
 FEWEST_TURNED = 8  # channels of a group that go between positions and rows in squares
 TURN_OF_GROUPS = 0.8  # cycles for a number of those
 APART_OF_GROUPS = 0.6  # and more, if neighbours are of several planes or phases
+FEWEST_SHORT, TURN_OF_GROUPS_SHORT = 3, 1.0  # likewise of vectors shorter than lines, with channels last
+APART_SHORT = 0.3  # cycles more for a number that is turned and comes from several phases, of such vectors
 FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -200,6 +202,8 @@ class DataCandidates:
             return self.moves.turn
         if self.lines and channels >= FEWEST_TURNED:
             return TURN_OF_GROUPS + (APART_OF_GROUPS if step > 1 else 0.0)
+        if not (self.lines or self.out_channels_first) and channels >= FEWEST_SHORT:
+            return TURN_OF_GROUPS_SHORT
         return SCALAR
 
     def packed_along_outputs(self, *, words: bool = False) -> Iterator[Predicted]:
@@ -211,6 +215,8 @@ class DataCandidates:
         taken = self._turned(self.channels_in, axes[-1].in_step)
         given = self._turned(min(self.channels), axes[-1].out_step)
         apart = moves.apart - MOVE if alone else 0.0
+        if self.pixel_major and not self.lines:
+            apart = APART_SHORT
         once = all(r <= s for r, s in zip(problem.taps, problem.stride, strict=True))  # a number meets one tap, or none
         converted = once and problem.dtype != self.base.compute
         narrow = (TURN_ALONE if taps == 1 else TURN_NARROW) if converted else 0.0
