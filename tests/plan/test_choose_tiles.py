@@ -247,3 +247,14 @@ def test_short_vectors_take_all_phases_of_the_image_of_a_stem_at_once():
     plan = choose(stem, machine_for("avx2"))
     assert type(plan) is FoldedPlan
     assert plan.width == 6, "two phases of three channels"
+
+
+def test_of_two_sides_in_planes_the_one_of_fewer_numbers_is_turned():
+    """By one tap; though lanes are filled worse. Not where rows of a tile would lie in the same set of L1."""
+
+    def plan_of(image, channels=(144, 24)):
+        sizes = {"channels": channels, "image": image, "windows": image, "taps": 1, "batch": 2}
+        return choose(problem_of(Unknown.W, **sizes), machine_for("avx512"))
+
+    assert [plan_of(56).lane_side, plan_of(56, (24, 144)).lane_side] == ["y", "x"]
+    assert plan_of(64).lane_side == "x"

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import gcd, prod
 from typing import TYPE_CHECKING, Any
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import BEYOND_L2, LINE, MOST_SPREAD, MOST_SUM_BYTES, MOVE, SCALAR, SCATTERED, TURN, TURN_PLANES
+from convgrad.plan.costs import (
+    BEYOND_L2,
+    LINE,
+    MOST_SPREAD,
+    MOST_SUM_BYTES,
+    MOVE,
+    PAGE,
+    SCALAR,
+    SCATTERED,
+    TURN,
+    TURN_PLANES,
+)
 from convgrad.plan.general.room import roomy_first
 from convgrad.plan.general.sides_in_place import ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
@@ -25,9 +36,11 @@ if TYPE_CHECKING:
 Predicted = tuple[float, Any]
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
-TURN_AGAIN = 0.3  # cycles more for each of those, if lanes may be those of the other side
+MORE_OF_ONE = 2  # likewise where one tap meets them, in vectors as long as lines, if they outnumber the weights
+TURN_AGAIN, TURN_OF_ONE = 0.3, 0.6  # cycles more for each of those, if lanes may be those of the other side
 PARTED_BYTES, IN_PARTS = 2**20, 12.0  # of weights; cycles for one of more, whose lines are written in parts, by taps
-EVEN = 1.15  # times the sums
+EVEN, EVEN_OF_ONE = 1.15, 1.5  # times the sums; where one tap meets what is turned, as it takes longer than they do
+WAYS = 8  # rows of a tile in place that may lie whole pages apart, in the same set of L1
 WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
 UNPACKED, UNPACKED_BEYOND = 0.2, 0.25  # cycles fewer, of a number of lanes in place, and of one from beyond L2
 FAR_BYTES, PACKED_FAR = 16 * 2**20, 0.45  # of lanes from memory; cycles that packing one of those takes at least
@@ -181,6 +194,7 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
     elements = {name: prod(p.shapes[name]) for name in "xyw"}
     lanes_first = {name: abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy"}
     sides: list[tuple[float, float, WeightsPlan]] = []
+    lines = base.lanes * SIZES[base.compute] == LINE
     for side, rows, across, other in (("y", p.x_channels, p.y_channels, "x"), ("x", p.y_channels, p.x_channels, "y")):
         shape = best_row_tile(
             rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y", ends_early=True
@@ -192,12 +206,14 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
-        times = min(MANY_MORE[0] * prod(p.taps), MANY_MORE[1])
+        one = lines and prod(p.taps) == 1 and elements["w"] <= elements[side]
+        times = MORE_OF_ONE if one else min(MANY_MORE[0] * prod(p.taps), MANY_MORE[1])
         many = not lanes_first[side] and elements[side] >= times * elements[other]
+        again = TURN_OF_ONE if one else TURN_AGAIN
         scattered = SCATTERED * elements["w"] if lane_step > row_step > 1 else 0.0
         if lane_step > row_step == 1 < prod(p.taps) and p.bytes_of("w") > PARTED_BYTES:
             scattered = IN_PARTS * elements["w"]
-        more = (TURN_AGAIN * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
+        more = (again * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
         sides.append((cycles + more, cycles, along))
         if base.problem.groups == 1:
             yield from _tiled_in_place(along, cycles, machine)
@@ -219,9 +235,18 @@ def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[f
     """
     plans = [plan for _, _, plan in sorted(sides, key=lambda side: side[1])]
     _, preferred = min(((more, plan) for more, _, plan in sides), key=lambda side: side[0])
-    if preferred is not plans[0] and _computed(preferred) <= EVEN * _computed(plans[0]):
+    if preferred is not plans[0] and _computed(preferred) <= _even(preferred) * _computed(plans[0]):
         plans.reverse()
     yield from zip(sorted(cycles for _, cycles, _ in sides), plans, strict=True)
+
+
+def _even(plan: WeightsPlan) -> float:
+    """How many times the sums of the other side's plan it may compute."""
+    p = plan.problem
+    step = SIZES[p.dtype] * abs((p.x_strides if plan.rows_shift else p.y_strides)[2])
+    crowded = plan.row_channels > WAYS * PAGE // gcd(max(LINE, step), PAGE)
+    lines = plan.lanes * SIZES[plan.compute] == LINE
+    return EVEN_OF_ONE if lines and plan.taps == 1 and not crowded else EVEN
 
 
 def _computed(plan: WeightsPlan) -> int:
