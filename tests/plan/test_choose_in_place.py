@@ -7,7 +7,7 @@ import pytest
 
 from codegen import dense_problems
 from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan
-from convgrad.plan.choose import choose
+from convgrad.plan.choose import choose, variants
 from convgrad.plan.few_channels.choose_window_lanes import SLAB_BYTES
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.data import DataPlan
@@ -132,3 +132,13 @@ def test_few_channels_are_made_along_outputs_of_16_bits_too():
     for dtype in ("f32", "f16", "bf16"):
         problem = replace(problem_of(Unknown.Y, **sizes), dtype=dtype, out_dtype=dtype)
         assert choose(problem, machine_for("avx512")).pixels
+
+
+@pytest.mark.parametrize(("image", "expected"), [(32, False), (31, True)])
+def test_rows_of_windows_that_drive_each_other_out_are_packed(image, expected):
+    """Of a weights gradient: planes of 4096 bytes, fourteen of which a tile reads, fall into the same set of L1."""
+    sizes = {"channels": (24, 96), "image": image, "windows": image, "taps": 1, "batch": 4}
+    plans = variants(problem_of(Unknown.W, **sizes), machine_for("avx512"))
+    along_x = next(plan for plan in plans if plan.lane_side == "x")
+    assert along_x.row_channels > 12
+    assert along_x.rows_in_place == expected

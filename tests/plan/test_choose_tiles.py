@@ -258,3 +258,13 @@ def test_of_two_sides_in_planes_the_one_of_fewer_numbers_is_turned():
 
     assert [plan_of(56).lane_side, plan_of(56, (24, 144)).lane_side] == ["y", "x"]
     assert plan_of(64).lane_side == "x"
+
+
+def test_of_two_sides_in_planes_one_with_numbers_between_is_not_turned():
+    """Which takes longer; with short vectors it is told from none."""
+
+    def plan_of(stride, isa="avx512"):
+        sizes = {"channels": (96, 128), "image": 56 * stride, "windows": 56, "taps": 1, "batch": 4}
+        return choose(problem_of(Unknown.W, **sizes, stride=stride), machine_for(isa))
+
+    assert [plan_of(1).lane_side, plan_of(2).lane_side, plan_of(2, "avx2").lane_side] == ["x", "y", "x"]

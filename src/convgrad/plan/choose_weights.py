@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from convgrad.dtypes import COMPUTE, SIZES
@@ -13,14 +13,13 @@ from convgrad.plan.costs import (
     MOST_SPREAD,
     MOST_SUM_BYTES,
     MOVE,
-    PAGE,
     SCALAR,
     SCATTERED,
     TURN,
     TURN_PLANES,
 )
 from convgrad.plan.general.room import roomy_first
-from convgrad.plan.general.sides_in_place import ways_in_place
+from convgrad.plan.general.sides_in_place import LEAST_WAYS, places_of_rows, ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.general.window_blocks import best_window_blocks, rows_of_windows
 from convgrad.plan.machine import Machine
@@ -37,10 +36,10 @@ Predicted = tuple[float, Any]
 UNROLLED_WINDOWS = 4
 MANY_MORE = 4, 16  # times as many numbers as the other side, per tap and at most: to transpose them waits for memory
 MORE_OF_ONE = 2  # likewise where one tap meets them, in vectors as long as lines, if they outnumber the weights
+TURN_APART = 0.8  # cycles of a number transposed to vectors as long as lines, between whose neighbours others lie
 TURN_AGAIN, TURN_OF_ONE = 0.3, 0.6  # cycles more for each of those, if lanes may be those of the other side
 PARTED_BYTES, IN_PARTS = 2**20, 12.0  # of weights; cycles for one of more, whose lines are written in parts, by taps
 EVEN, EVEN_OF_ONE = 1.15, 1.5  # times the sums; where one tap meets what is turned, as it takes longer than they do
-WAYS = 8  # rows of a tile in place that may lie whole pages apart, in the same set of L1
 WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
 UNPACKED, UNPACKED_BEYOND = 0.2, 0.25  # cycles fewer, of a number of lanes in place, and of one from beyond L2
 FAR_BYTES, PACKED_FAR = 16 * 2**20, 0.45  # of lanes from memory; cycles that packing one of those takes at least
@@ -200,7 +199,8 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
             rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y", ends_early=True
         )
         lane_step, row_step = (abs(p.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
-        cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else TURN)
+        turn = TURN_APART if lines and abs(p.strides[side][-1]) > 1 else TURN
+        cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else turn)
         cycles = window_rows * shape.cycles + cost + (0.0 if lane_step == 1 else elements["w"] * TURN)
         along = replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
@@ -242,9 +242,7 @@ def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[f
 
 def _even(plan: WeightsPlan) -> float:
     """How many times the sums of the other side's plan it may compute."""
-    p = plan.problem
-    step = SIZES[p.dtype] * abs((p.x_strides if plan.rows_shift else p.y_strides)[2])
-    crowded = plan.row_channels > WAYS * PAGE // gcd(max(LINE, step), PAGE)
+    crowded = plan.row_channels > LEAST_WAYS * places_of_rows(plan)
     lines = plan.lanes * SIZES[plan.compute] == LINE
     return EVEN_OF_ONE if lines and plan.taps == 1 and not crowded else EVEN
 

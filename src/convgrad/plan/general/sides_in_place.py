@@ -16,11 +16,12 @@ from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.row_tiles import step_cycles
 
 PAGE = 4096  # bytes; what lies so far apart falls into the same set of L1
-WAYS = 12  # lines of a set
+WAYS, LEAST_WAYS = 12, 8  # lines of a set, and of those of smaller caches
 MOST_PAGES = 40  # that a tile may read from without looking for them again
 ROW_NEAR, ROW_FAR = 0.15, 1.5  # cycles, not hidden, for the numbers of a step that are in L1, or come from L2
 LANE_NEAR = 0.12  # likewise for a vector of lanes
 RUN = 4.0  # cycles, not hidden, to begin a run of a row's windows
+CROWDED_ROW = 0.2  # likewise, for a number of one of more rows than such a set holds, and for each beyond LEAST_WAYS
 PAGES_AGAIN = 2.5  # cycles of a step whose page has to be found again
 WIDENED = 0.05  # cycles, not hidden, for a number of 16 bits in a vector of lanes, each time that a tile meets it
 WIDENED_NARROW = 1.75  # times as much in tiles of fewer than so many vectors
@@ -55,6 +56,12 @@ def crowding(plan: WeightsPlan) -> float:
     return PAGE / LINE / _sets(_step(plan, rows=False), lines)
 
 
+def places_of_rows(plan: WeightsPlan) -> int:
+    """Sets of L1 that the numbers of a window, one of each channel of the row side, fall into."""
+    p = plan.problem
+    return _sets(SIZES[p.dtype] * abs((p.x_strides if plan.rows_shift else p.y_strides)[2]), 1)
+
+
 def in_place_cycles(plan: WeightsPlan) -> float:
     """Not hidden, in all steps of all tiles."""
     windows, cycles, pages = prod(plan.block), _widening_cycles(plan), 0.0
@@ -64,6 +71,8 @@ def in_place_cycles(plan: WeightsPlan) -> float:
         cycles += ROW_NEAR if near else ROW_FAR
         if step < LINE:
             cycles += RUN * plan.row_channels / _run(plan)
+            if plan.row_channels > WAYS * places_of_rows(plan):
+                cycles += CROWDED_ROW * plan.row_channels * (plan.row_channels - LEAST_WAYS)
         pages += windows * min(step / PAGE, 1.0)
     if plan.lanes_in_place:
         cycles += LANE_NEAR * plan.vectors + _crossing_cycles(plan)
