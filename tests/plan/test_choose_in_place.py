@@ -13,6 +13,7 @@ from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import outputs_near
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan
+from convgrad.plan.in_place.pointwise import PointwisePlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
@@ -142,3 +143,12 @@ def test_rows_of_windows_that_drive_each_other_out_are_packed(image, expected):
     along_x = next(plan for plan in plans if plan.lane_side == "x")
     assert along_x.row_channels > 12
     assert along_x.rows_in_place == expected
+
+
+@pytest.mark.parametrize(("image", "widths"), [(64, range(1, 9)), (62, (9,))])
+def test_channels_written_where_they_lie_do_not_drive_each_other_out(image, widths):
+    """Planes of 16384 bytes: the lines of nine of them are one more than some L1 hold."""
+    sizes = {"channels": (16, 96), "image": image, "windows": image, "taps": 1, "batch": 4}
+    plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
+    assert isinstance(plan, PointwisePlan)
+    assert plan.width in widths

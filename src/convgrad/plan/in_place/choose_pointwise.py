@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.general.block_costs import LEAST_TASKS, block_cost
 from convgrad.plan.general.blocks import lanes_shared, own_weights, packing_cost
 from convgrad.plan.general.data import DataPlan
+from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.in_place.choose_flat_data import ALIKE, CONVERT, LOAD, STEP
 from convgrad.plan.in_place.flat_data import flat
 from convgrad.plan.in_place.pointwise import PointwisePlan
@@ -38,7 +40,9 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
         reads_in_place=True, writes_in_place=True, i_block=base.in_channels, vectors=1,
     )  # fmt: skip
     found = []
-    widths = (width for share in (2, 4) for width in cuts(plan.out_channels, machine.registers // share))
+    together = lines_of_l1(SIZES[p.out_dtype] * abs(p.strides[p.solved][2]))  # of channels, written at a time
+    most = (min(machine.registers // share, together) for share in (2, 4))
+    widths = (width for room in most for width in cuts(plan.out_channels, room))
     for width in dict.fromkeys(widths):
         for vectors in range(1, (machine.registers - 2) // (width + 1) + 1):
             if vectors * plan.lanes <= plan.positions:
