@@ -3,6 +3,8 @@
 from dataclasses import replace
 from math import prod
 
+import pytest
+
 from codegen.dense_problems import problem_of as exact_problem
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan
@@ -12,6 +14,8 @@ from convgrad.plan.few_channels.run_weights import RunWeightsPlan
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import ONCE_BYTES
 from convgrad.plan.general.data_in_place import lines_of_l1
+from convgrad.plan.in_place.pointwise import PointwisePlan
+from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 from convgrad.problem.conv import Unknown
 from plan.layers import problem_of
@@ -166,3 +170,28 @@ def test_words_of_several_taps_take_more_than_their_products():
     """Patches of three channels: 12 x 32 sums of four taps would seem to take less than 6 x 48 of pairs far apart."""
     patches = problem_of(Unknown.W, channels=(3, 96), image=224, windows=56, taps=4, stride=4, batch=2)
     assert isinstance(choose(bf16(patches), machine_for("avx512_bf16")), FarPairsPlan)
+
+
+@pytest.mark.parametrize(("outputs", "image", "expected"), [
+    (1, 128, True), (2, 100, True), (8, 128, True), (8, 101, False), (21, 128, False), (21, 64, True),
+])  # fmt: skip
+def test_planes_from_memory_are_read_in_place_once(outputs, image, expected):
+    """By one tap: where a tile makes all outputs; of planes that begin inside of lines in long runs only."""
+    sizes = {"channels": (512, outputs), "image": image, "windows": image, "taps": 1}
+    plan = choose(problem_of(Unknown.Y, **sizes, batch=1 + (image > 64)), machine_for("avx512"))
+    assert isinstance(plan, PointwisePlan) == expected
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_planes_from_memory_are_packed_less_readily(batch):
+    """Of 10 MB and of 20."""
+    sizes = {"channels": (256, 1), "image": 100, "windows": 100, "taps": 3, "low": 1}
+    plan = choose(problem_of(Unknown.Y, **sizes, batch=batch), machine_for("avx512"))
+    assert isinstance(plan, RowDataPlan) == (batch == 2)
+
+
+@pytest.mark.parametrize(("batch", "side"), [(2, "x"), (16, "y")])
+def test_planes_from_memory_are_turned_less_readily(batch, side):
+    """Of 8 MB and of 64."""
+    sizes = {"channels": (64, 16), "image": 128, "windows": 64, "taps": 3, "stride": 2, "low": 1, "batch": batch}
+    assert choose(problem_of(Unknown.W, **sizes), machine_for("avx512")).lane_side == side

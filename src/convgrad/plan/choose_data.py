@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from convgrad.plan.along import Along
 from convgrad.plan.data_candidates import DataCandidates, fills_half, whole_blocks
+from convgrad.plan.general.block_costs import FAR_INPUT
 from convgrad.plan.general.blocks import best_blocks, best_outputs, even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 Predicted = tuple[float, Any]
 WIDENED = 1.25  # times the cycles of vectors of bf16 that several taps meet; words of two are taken as they are
+FAR_PLANE = 0.25  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
 PACKED_WEIGHT = 0.15  # cycles of a weight in such words, where vectors might read it as it lies
 
 
@@ -63,6 +65,9 @@ def data_variants(
     compared = [cycles for cycles, _ in planned]
     if on_units and not added:
         compared = _against_words(planned, problem, machine)
+    elif not added and not by_planes and _are_far_planes(ways):
+        far = FAR_PLANE * ways.elements_in
+        compared = [cycles + (0.0 if plan.reads_in_place else far) for cycles, plan in planned]
     candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     if problem.order:  # none of which a part may have that is made of something else
         asked, _ = kind_and_run(problem.order)
@@ -85,6 +90,12 @@ def data_variants(
                 yield _finished(plan, cycles, machine)
 
     return roomy_first(finished(), tuple({type(plan) for _, plan in added}))
+
+
+def _are_far_planes(ways: DataCandidates) -> bool:
+    """Whether the input is made of planes that come from memory, for vectors as long as lines."""
+    p = ways.problem
+    return ways.lines and not ways.pixel_major and p.bytes_of(p.given) > FAR_INPUT
 
 
 def _against_words(planned: list[Predicted], p: ConvProblem, machine: Machine) -> list[float]:

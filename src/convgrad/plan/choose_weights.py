@@ -18,6 +18,7 @@ from convgrad.plan.costs import (
     TURN,
     TURN_PLANES,
 )
+from convgrad.plan.general.block_costs import FAR_INPUT
 from convgrad.plan.general.room import roomy_first
 from convgrad.plan.general.sides_in_place import LEAST_WAYS, places_of_rows, ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
@@ -44,6 +45,8 @@ WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take
 UNPACKED, UNPACKED_BEYOND = 0.2, 0.25  # cycles fewer, of a number of lanes in place, and of one from beyond L2
 FAR_BYTES, PACKED_FAR = 16 * 2**20, 0.45  # of lanes from memory; cycles that packing one of those takes at least
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
+FAR_PLANE = 0.4  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
+FAR_PLANE_AHEAD = 0.3  # likewise, of planes that are asked for ahead
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
 
@@ -60,6 +63,8 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
     compared = [cycles for cycles, _ in planned]
     if on_units and problem.dtype != "f32":
         compared = _against_units(planned)
+    elif not on_units:
+        compared = _from_memory(planned)
     candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     reasons = tuple(f"{other.kind}: {cycles / 1e6:.3f} Mcycles predicted" for cycles, (_, other) in candidates)
 
@@ -75,6 +80,22 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
                 yield _finished(plan, cycles)
 
     return roomy_first(finished())
+
+
+def _from_memory(planned: list[Predicted]) -> list[float]:
+    """Cycles to be compared of planes, some of which are packed; which side has the lanes is settled already."""
+    first = next((plan for _, plan in planned if type(plan) is WeightsPlan), None)
+    return [cycles + _far(first if type(plan) is WeightsPlan else plan) for cycles, plan in planned]
+
+
+def _far(plan: WeightsPlan | PlaneWeightsPlan) -> float:
+    """Cycles more to pack planes that come from memory, for vectors as long as lines."""
+    p = plan.problem
+    if p.x_channels == p.y_channels == 1 or plan.lanes * SIZES[plan.compute] < LINE:  # depthwise: all compared pack it
+        return 0.0
+    planes = (name for name in plan.planes_packed if abs(p.strides[name][2]) > abs(p.strides[name][-1]))
+    each = FAR_PLANE_AHEAD if plan.along_windows else FAR_PLANE
+    return each * sum(prod(p.shapes[name]) for name in planes if p.bytes_of(name) > FAR_INPUT)
 
 
 def _against_units(planned: list[Predicted]) -> list[float]:
@@ -214,7 +235,7 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
         if lane_step > row_step == 1 < prod(p.taps) and p.bytes_of("w") > PARTED_BYTES:
             scattered = IN_PARTS * elements["w"]
         more = (again * elements[side] if many else 0.0) + (scattered if scattered > FELT * cycles else 0.0)
-        sides.append((cycles + more, cycles, along))
+        sides.append((cycles + _far(along) + more, cycles, along))
         if base.problem.groups == 1:
             yield from _tiled_in_place(along, cycles, machine)
     yield from _in_order(sides)

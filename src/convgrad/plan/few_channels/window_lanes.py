@@ -33,6 +33,11 @@ class WindowLanesPlan(FlatWeightsPlan):
         return True
 
     @property
+    def planes_packed(self) -> str:
+        """Both."""
+        return "xy"
+
+    @property
     def block_channels(self) -> int:
         """Channels of y in a block of lanes: a vector each."""
         return self.vectors

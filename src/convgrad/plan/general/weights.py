@@ -93,6 +93,11 @@ class WeightsPlan(WeightsSlabs):
         return (1 if self.in_turn else self.share_blocks) * self.sum_block
 
     @property
+    def planes_packed(self) -> str:
+        """Names of the tensors that are packed in any case where their channels are planes: lanes, which are turned."""
+        return "y" if self.rows_shift else "x"
+
+    @property
     def padded_rows(self) -> int:
         """Row channels of all tasks."""
         return self.share_rows * self.row_shares

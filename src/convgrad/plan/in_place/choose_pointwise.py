@@ -19,8 +19,9 @@ from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD
 from convgrad.values import replace
 
 Pointwise = TypeVar("Pointwise", bound=PointwisePlan)
-MOST_BYTES = 12 * 1024 * 1024  # of an input that comes from L3: from memory, runs of a few tiles are too short
+MOST_BYTES = 12 * 1024 * 1024  # of an input that is read again and again: from memory, runs of a few tiles are short
 MOST_CROSSING = 6 * 1024 * 1024  # of one whose vectors begin inside lines, and end in others that are as far
+LONG_RUN = 8  # vectors of a tile that make up for that, if nothing is read again
 MOST_CONVERTED = 8  # blocks of output channels, for each of which 16-bit numbers are converted again
 
 
@@ -32,9 +33,10 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     p = base.problem
     if p.accumulate or not base.in_channels or len(base.axes) != 2 or not flat(base):
         return
-    crossing = any(step % base.lanes for step in p.strides[p.given][:3])
-    if not base.fills_lines or p.bytes_of(p.given) > (MOST_CROSSING if crossing else MOST_BYTES):
+    if not base.fills_lines:
         return
+    crossing = any(step % base.lanes for step in p.strides[p.given][:3])
+    far = p.bytes_of(p.given) > (MOST_CROSSING if crossing else MOST_BYTES)
     plan = as_kind(
         PointwisePlan, base, pixels=True, spread=False, pixel_major=False, unroll=0, lane_groups=1, packs_weights=False,
         reads_in_place=True, writes_in_place=True, i_block=base.in_channels, vectors=1,
@@ -45,7 +47,8 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     widths = (width for room in most for width in cuts(plan.out_channels, room))
     for width in dict.fromkeys(widths):
         for vectors in range(1, (machine.registers - 2) // (width + 1) + 1):
-            if vectors * plan.lanes <= plan.positions:
+            once = width == plan.out_channels and (vectors >= LONG_RUN or not crossing)
+            if vectors * plan.lanes <= plan.positions and (once or not far):
                 tile = (1, vectors * plan.lanes)
                 found.append(replace(plan, width=width, vectors=vectors, tile=tile, block=tile))
     best = min(found, key=_cycles, default=None)

@@ -21,6 +21,11 @@ class InPlaceWeightsPlan(WindowLanesPlan):
     KIND = "lanes along windows, in place"
 
     @property
+    def planes_packed(self) -> str:
+        """None."""
+        return ""
+
+    @property
     def pitch(self) -> int:
         """From one row to the next."""
         return self.axes[-1].windows
