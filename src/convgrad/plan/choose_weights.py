@@ -84,11 +84,11 @@ def weights_variants(problem: ConvProblem, machine: Machine) -> Iterator[Weights
 
 def _from_memory(planned: list[Predicted]) -> list[float]:
     """Cycles to be compared of planes, some of which are packed; which side has the lanes is settled already."""
-    first = next((plan for _, plan in planned if type(plan) is WeightsPlan), None)
+    first: Any = next((plan for _, plan in planned if type(plan) is WeightsPlan), None)
     return [cycles + _far(first if type(plan) is WeightsPlan else plan) for cycles, plan in planned]
 
 
-def _far(plan: WeightsPlan | PlaneWeightsPlan) -> float:
+def _far(plan: WeightsPlan) -> float:
     """Cycles more to pack planes that come from memory, for vectors as long as lines."""
     p = plan.problem
     if p.x_channels == p.y_channels == 1 or plan.lanes * SIZES[plan.compute] < LINE:  # depthwise: all compared pack it
