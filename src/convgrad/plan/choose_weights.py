@@ -43,7 +43,7 @@ PARTED_BYTES, IN_PARTS = 2**20, 12.0  # of weights; cycles for one of more, whos
 EVEN, EVEN_OF_ONE = 1.15, 1.5  # times the sums; where one tap meets what is turned, as it takes longer than they do
 WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take as they are
 UNPACKED, UNPACKED_BEYOND = 0.2, 0.25  # cycles fewer, of a number of lanes in place, and of one from beyond L2
-FAR_BYTES, PACKED_FAR = 16 * 2**20, 0.45  # of lanes from memory; cycles that packing one of those takes at least
+PACKED_FAR = 0.45  # cycles that packing a number of lanes from memory takes at least
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
 FAR_PLANE = 0.4  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
 FAR_PLANE_AHEAD = 0.3  # likewise, of planes that are asked for ahead
@@ -111,8 +111,8 @@ def _against_units(planned: list[Predicted]) -> list[float]:
         if type(plan) is WeightsPlan and (False, True) in ways_in_place(plan):
             name = "y" if plan.rows_shift else "x"
             numbers, size = prod(p.shapes[name]), p.bytes_of(name)
-            parts = 1.0 if p.groups == 1 else max(1.0, LINE / (SIZES[p.dtype] * plan.lane_count)) * (size > FAR_BYTES)
-            late = max(late, PACKED_FAR * numbers * parts - least if size > FAR_BYTES else 0.0)
+            parts = 1.0 if p.groups == 1 else max(1.0, LINE / (SIZES[p.dtype] * plan.lane_count)) * (size > FAR_INPUT)
+            late = max(late, PACKED_FAR * numbers * parts - least if size > FAR_INPUT else 0.0)
             cycles -= (UNPACKED_BEYOND if size > BEYOND_L2 else UNPACKED) / WIDENED * numbers * parts
         widened = WIDENED if type(plan) is WeightsPlan and p.groups == 1 else 1.0
         compared.append(widened * max(cycles, 0.0))
