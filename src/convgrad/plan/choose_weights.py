@@ -45,8 +45,8 @@ WIDENED = 1.25  # times the cycles of numbers of 16 bits, which units would take
 UNPACKED, UNPACKED_BEYOND = 0.2, 0.25  # cycles fewer, of a number of lanes in place, and of one from beyond L2
 PACKED_FAR = 0.45  # cycles that packing a number of lanes from memory takes at least
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
-FAR_PLANE = 0.4  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
-FAR_PLANE_AHEAD = 0.3  # likewise, of planes that are asked for ahead
+FAR_TURNED = 0.4  # cycles more to turn a number of planes from memory, than a tile that reads them there waits for it
+FAR_AHEAD = 0.3  # likewise to pack one, of planes that are asked for ahead
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
 
@@ -91,10 +91,10 @@ def _from_memory(planned: list[Predicted]) -> list[float]:
 def _far(plan: WeightsPlan) -> float:
     """Cycles more to pack planes that come from memory, for vectors as long as lines."""
     p = plan.problem
-    if p.x_channels == p.y_channels == 1 or plan.lanes * SIZES[plan.compute] < LINE:  # depthwise: all compared pack it
+    if p.x_channels == p.y_channels == 1 or not plan.fills_lines:  # depthwise: all that are compared pack them
         return 0.0
     planes = (name for name in plan.planes_packed if abs(p.strides[name][2]) > abs(p.strides[name][-1]))
-    each = FAR_PLANE_AHEAD if plan.along_windows else FAR_PLANE
+    each = FAR_AHEAD if plan.along_windows else FAR_TURNED
     return each * sum(prod(p.shapes[name]) for name in planes if p.bytes_of(name) > FAR_INPUT)
 
 
@@ -214,20 +214,19 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
     elements = {name: prod(p.shapes[name]) for name in "xyw"}
     lanes_first = {name: abs(p.strides[name][2]) <= abs(p.strides[name][-1]) for name in "xy"}
     sides: list[tuple[float, float, WeightsPlan]] = []
-    lines = base.lanes * SIZES[base.compute] == LINE
     for side, rows, across, other in (("y", p.x_channels, p.y_channels, "x"), ("x", p.y_channels, p.x_channels, "y")):
         shape = best_row_tile(
             rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y", ends_early=True
         )
         lane_step, row_step = (abs(p.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
-        turn = TURN_APART if lines and abs(p.strides[side][-1]) > 1 else TURN
+        turn = TURN_APART if base.fills_lines and abs(p.strides[side][-1]) > 1 else TURN
         cost = elements[other] * MOVE + elements[side] * (MOVE if lanes_first[side] else turn)
         cycles = window_rows * shape.cycles + cost + (0.0 if lane_step == 1 else elements["w"] * TURN)
         along = replace(
             base, lane_side=side, vectors=shape.vectors, row_channels=shape.row_channels, tile_taps=shape.taps,
             x_pixel_major=lanes_first[other],
         )  # fmt: skip
-        one = lines and prod(p.taps) == 1 and elements["w"] <= elements[side]
+        one = base.fills_lines and prod(p.taps) == 1 and elements["w"] <= elements[side]
         times = MORE_OF_ONE if one else min(MANY_MORE[0] * prod(p.taps), MANY_MORE[1])
         many = not lanes_first[side] and elements[side] >= times * elements[other]
         again = TURN_OF_ONE if one else TURN_AGAIN
@@ -264,8 +263,7 @@ def _in_order(sides: list[tuple[float, float, WeightsPlan]]) -> Iterator[tuple[f
 def _even(plan: WeightsPlan) -> float:
     """How many times the sums of the other side's plan it may compute."""
     crowded = plan.row_channels > LEAST_WAYS * places_of_rows(plan)
-    lines = plan.lanes * SIZES[plan.compute] == LINE
-    return EVEN_OF_ONE if lines and plan.taps == 1 and not crowded else EVEN
+    return EVEN_OF_ONE if plan.fills_lines and plan.taps == 1 and not crowded else EVEN
 
 
 def _computed(plan: WeightsPlan) -> int:

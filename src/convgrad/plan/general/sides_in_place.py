@@ -12,11 +12,12 @@ from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
+from convgrad.plan.general.data_in_place import WAYS as LEAST_WAYS
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.row_tiles import step_cycles
 
 PAGE = 4096  # bytes; what lies so far apart falls into the same set of L1
-WAYS, LEAST_WAYS = 12, 8  # lines of a set, and of those of smaller caches
+WAYS = 12  # lines of a set; of those of smaller caches LEAST_WAYS
 MOST_PAGES = 40  # that a tile may read from without looking for them again
 ROW_NEAR, ROW_FAR = 0.15, 1.5  # cycles, not hidden, for the numbers of a step that are in L1, or come from L2
 LANE_NEAR = 0.12  # likewise for a vector of lanes

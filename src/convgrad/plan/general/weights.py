@@ -93,6 +93,11 @@ class WeightsPlan(WeightsSlabs):
         return (1 if self.in_turn else self.share_blocks) * self.sum_block
 
     @property
+    def fills_lines(self) -> bool:
+        """Whether vectors are as long as cache lines, as of a DataPlan."""
+        return self.lanes * SIZES[self.compute] == LINE
+
+    @property
     def planes_packed(self) -> str:
         """Names of the tensors that are packed in any case where their channels are planes: lanes, which are turned."""
         return "y" if self.rows_shift else "x"
@@ -290,7 +295,7 @@ class WeightsPlan(WeightsSlabs):
         slowly = p.batch * prod(p.y_extent) >= SLOW_WINDOWS
         beside = slowly and lane_step == self.taps > 1 and row_step % self.lanes == 0  # taps and lanes are one run
         whole = beside or lane_step % self.lanes == run % self.lanes == 0
-        lines = self.lanes * SIZES[self.compute] == LINE and whole
+        lines = self.fills_lines and whole
         own = self.own_sums and not self.ON_UNITS  # what it does to tiles was not measured
         turned = own and not self.straight and not p.accumulate and p.out_dtype == self.compute
         return turned and dense and lines and p.bytes_of("w") >= PAST_CACHES_BYTES

@@ -31,9 +31,7 @@ def pointwise_candidates(base: DataPlan, cycles: float, machine: Machine) -> Ite
     `base` is the plan with vectors along outputs that packs what it reads, and takes so many cycles besides that.
     """
     p = base.problem
-    if p.accumulate or not base.in_channels or len(base.axes) != 2 or not flat(base):
-        return
-    if not base.fills_lines:
+    if p.accumulate or not (base.in_channels and base.fills_lines) or len(base.axes) != 2 or not flat(base):
         return
     crossing = any(step % base.lanes for step in p.strides[p.given][:3])
     far = p.bytes_of(p.given) > (MOST_CROSSING if crossing else MOST_BYTES)
