@@ -9,7 +9,18 @@ from typing import ClassVar
 
 import pytest
 
-from convgrad.values import frozen, replace
+from convgrad import values
+from convgrad.values import SELDOM, frozen, replace
+
+
+@pytest.fixture(params=["of a few", "of many"], autouse=True)
+def by_field_or_compiled(request, monkeypatch):
+    """Values as those of a class that is seldom made are, and as they are from then on."""
+    for cls in (Size, Box, Cube):
+        if request.param == "of many":
+            assert inspect.isfunction(cls.__init__)  # compiled, since it was asked for
+        else:
+            monkeypatch.setattr(cls, "__init__", values._Init(cls))
 
 
 @frozen
@@ -118,3 +129,34 @@ def test_copies_are_equal(again):
 
 def test_methods_reach_those_of_the_base():
     assert Cube(2, 3, name="c").twice() == 12
+
+
+def test_a_class_whose_values_are_made_often_gets_a_method_for_it():
+    @frozen
+    class Point:
+        across: int
+        down: int = 0
+
+    for number in range(SELDOM):
+        assert isinstance(vars(Point)["__init__"], values._Init)
+        assert Point(number).across == number
+    assert Point(7) == Point(7, down=0)
+    assert inspect.isfunction(vars(Point)["__init__"])
+
+
+def test_what_is_wrong_with_the_first_value_is_said_at_once():
+    @frozen
+    class Point:
+        across: int
+        down: int = field(init=False, default=3)
+
+    assert Point(1).down == 3
+    for wrong, message in (
+        (lambda: Point(), "across"),
+        (lambda: Point(1, 2), "positional"),
+        (lambda: Point(1, across=1), "multiple"),
+        (lambda: Point(1, down=2), "down"),
+    ):
+        Point.__init__ = values._Init(Point)
+        with pytest.raises(TypeError, match=message):
+            wrong()

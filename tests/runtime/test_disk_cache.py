@@ -112,7 +112,7 @@ def test_the_key_names_llvmlite_and_the_sources():
 
 def test_the_key_changes_with_every_source_of_the_compiler():
     package = Path(cache.__file__).parent.parent
-    marked = {name for source in cache._SOURCES for name, _, _ in cache._marks_of(str(package), source)}
+    marked = {name for name, _, _ in cache._marks_of(str(package), *cache._SOURCES)}
     compiler = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
     assert marked == {name for name in compiler if name.startswith(cache._SOURCES)}
     assert {"dtypes.py", "codegen/isa/x86.py", "runtime/cache.py"} <= marked
@@ -123,10 +123,10 @@ def test_a_source_is_told_by_name_size_and_time(tmp_path):
     source.parent.mkdir(parents=True)
     (source.parent / "__pycache__").mkdir()
     source.write_text("A = 1")
-    before = list(cache._marks_of(str(tmp_path), "plan"))
+    before = cache._marks_of(str(tmp_path), "plan")
     assert before == [("plan/deep/blocks.py", 5, source.stat().st_mtime_ns)]
     source.write_text("A = 11")
-    assert list(cache._marks_of(str(tmp_path), "plan")) != before
+    assert cache._marks_of(str(tmp_path), "plan") != before
 
 
 @posix

@@ -11,6 +11,7 @@ from math import ceil
 ARCH_REQ_XCOMP_PERM = 0x1023  # code of arch_prctl: ask the kernel for a large register state
 XFEATURE_XTILEDATA = 18  # that of the AMX tiles
 SYS_ARCH_PRCTL = 158  # of x86-64
+MOST_BYTES = 16384  # that are read of a file
 AVX2_FLAGS = ("avx2", "fma", "f16c", "bmi1", "bmi2", "movbe", "abm")
 LOADING_ALONE = (("GenuineIntel", "6", "106"), ("GenuineIntel", "6", "108"))  # Ice Lake servers; see measured facts
 AVX512_FLAGS = (*AVX2_FLAGS, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
@@ -72,12 +73,10 @@ def loads_alone() -> bool:
 def _linux_core(cpuinfo: str) -> dict[str, str]:
     """What Linux says of the first core."""
     try:
-        with open(cpuinfo, "rb", buffering=0) as file:
-            text = file.read(16384).decode("ascii", "replace")  # the first core is enough: a large machine has hundreds
+        text = _text(cpuinfo)  # the first core is enough: a large machine has hundreds
     except OSError:
         return {}
-    core = text.strip().split("\n\n")[0]
-    pairs = (line.partition(":") for line in core.splitlines())
+    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
@@ -176,6 +175,9 @@ def _quota_of(group: str) -> float | None:
 
 
 def _text(*path: str) -> str:
-    """Of a small file, as bytes that are decoded: text files take twice as long, and a first call reads two dozen."""
-    with open("/".join(path), "rb", buffering=0) as file:
-        return file.read().decode().strip()
+    """Of a small file, without a file object: those take up to twice as long, and a first call reads two dozen."""
+    file = os.open("/".join(path), os.O_RDONLY)
+    try:
+        return os.fsdecode(os.read(file, MOST_BYTES)).strip()
+    finally:
+        os.close(file)

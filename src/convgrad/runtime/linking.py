@@ -88,31 +88,33 @@ def link(file: ObjectFile, layout: Layout, base: int, resolve) -> bytearray:
         code = _STUBS[file.machine] + externals[name].to_bytes(8, "little")
         image[stub : stub + len(code)] = code
 
-    def address_of(symbol: Symbol) -> int:
+    def address_of(symbol: Symbol) -> int | None:
         if symbol.section == SHN_UNDEF:
-            return externals[symbol.name]
+            return externals.get(symbol.name)
         if symbol.section == SHN_ABS:
             return symbol.value
-        if symbol.section not in layout.sections:
-            raise UnsupportedObject(f"symbol {symbol.name!r} lies in a section that is not loaded")
-        return base + layout.sections[symbol.section] + symbol.value
+        start = layout.sections.get(symbol.section)
+        return None if start is None else base + start + symbol.value
 
-    for symbol in file.symbols:
-        if symbol.name in layout.slots:
-            struct.pack_into("<Q", image, layout.slots[symbol.name], address_of(symbol))
+    addresses = [address_of(symbol) for symbol in file.symbols]
+    for symbol, address in zip(file.symbols, addresses, strict=True):
+        if symbol.name in layout.slots and address is not None:
+            struct.pack_into("<Q", image, layout.slots[symbol.name], address)
     apply = _apply_x86_64 if file.machine == EM_X86_64 else _apply_aarch64
     for number, entries in file.relocations.items():
+        start = layout.sections[number]
         for offset, info, addend in entries:
-            symbol, place = file.symbols[info >> 32], layout.sections[number] + offset
-            near = layout.stubs.get(symbol.name) if symbol.section == SHN_UNDEF else None
-            slot = layout.slots.get(symbol.name)
+            symbol, address = file.symbols[info >> 32], addresses[info >> 32]
+            if address is None:
+                raise UnsupportedObject(f"symbol {symbol.name!r} lies in a section that is not loaded")
+            stub, slot = layout.stubs.get(symbol.name), layout.slots.get(symbol.name)
             apply(
                 image,
-                place,
+                start + offset,
                 info & 0xFFFFFFFF,
                 base=base,
-                target=address_of(symbol) + addend,
-                call=(address_of(symbol) if near is None else base + near) + addend,
+                target=address + addend,
+                call=(address if stub is None else base + stub) + addend,
                 slot=None if slot is None else base + slot + addend,
             )
     return image

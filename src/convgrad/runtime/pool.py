@@ -20,7 +20,8 @@ from convgrad.runtime.pool_ir import SYMBOLS, pool_ir
 
 PATIENCE = 200e-6  # seconds that a worker spins before it sleeps: a few times what waking it costs under a hypervisor
 FAULTS = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGTRAP", "SIGSYS")  # what a thread does, not what is sent to it
-TRIAL = 1000  # pauses that are timed to learn how long one takes: 10 to 45 ns, by the CPU
+TRIAL = 300  # pauses that are timed to learn how long one takes: 10 to 45 ns, by the CPU
+SIGNAL_BYTES = 128  # of a set of signals; systems other than Linux need fewer
 
 
 @cache
@@ -43,7 +44,7 @@ def _function(name: str) -> Callable[[int], None]:
 def _spins() -> int:
     """How many pauses make up PATIENCE on this CPU."""
     pause, times = _function("convgrad_pool_pause"), []
-    for _ in range(5):
+    for _ in range(3):
         start = time.perf_counter()
         pause(TRIAL)
         times.append(time.perf_counter() - start)
@@ -79,14 +80,21 @@ class Pool:
 
 
 def _start_thread(function: int) -> bool:
+    """Start one that signals do not reach but for its own faults: the others belong to threads that run Python.
+
+    Not by the module `signal`, whose sets of enums take as long to make as the thread takes to start.
+    """
     libc, thread = ctypes.CDLL(None), ctypes.c_void_p()
-    faults = {getattr(signal, name) for name in FAULTS if hasattr(signal, name)}
-    others = signal.valid_signals() - faults  # belong to threads that run Python
-    old = signal.pthread_sigmask(signal.SIG_BLOCK, others)
+    others, old = ctypes.create_string_buffer(SIGNAL_BYTES), ctypes.create_string_buffer(SIGNAL_BYTES)
+    libc.sigfillset(others)
+    for name in FAULTS:
+        if hasattr(signal, name):
+            libc.sigdelset(others, int(getattr(signal, name)))
+    libc.pthread_sigmask(signal.SIG_BLOCK, others, old)
     try:
         failed = libc.pthread_create(ctypes.byref(thread), None, ctypes.c_void_p(function), None)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, old)
+        libc.pthread_sigmask(signal.SIG_SETMASK, old, None)
     if not failed:
         libc.pthread_detach(thread)
     return not failed

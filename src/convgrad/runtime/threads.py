@@ -193,11 +193,11 @@ def run_stage(function: int, record: int, threads: int) -> None:
 def openmp_in_process() -> Route | None:
     """The OpenMP runtime that somebody else loaded; PyTorch's if there are several."""
     try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+        with open("/proc/self/maps", "rb", buffering=0) as file:
             lines = file.read().splitlines()
     except OSError:
         return None
-    mapped = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if "omp" in line and "/" in line)
+    mapped = dict.fromkeys(os.fsdecode(line.split(maxsplit=5)[5]) for line in lines if b"omp" in line and b"/" in line)
     found = [path for path in mapped if os.path.basename(path).startswith(RUNTIMES)]
     routes = [route for path in sorted(found, key=lambda path: "torch" not in path) if (route := _open("openmp", path))]
     return next((route for route in routes if route.parallel), routes[0] if routes else None)
