@@ -108,8 +108,32 @@ def test_processors_that_load_one_vector_a_cycle_are_known(monkeypatch, vendor, 
         host.loads_alone.cache_clear()
 
 
-def test_shorter_vectors_are_not_loaded_alone():
-    assert [machine.machine_for(isa, loads_alone=True).loads_alone for isa in ("avx512", "amx", "avx2")] == [1, 1, 0]
+@pytest.mark.parametrize(
+    ("vendor", "family", "flags", "alone"),
+    [
+        ("AuthenticAMD", "25", "fma avx2 avx512f avx512bw", True),
+        ("AuthenticAMD", "25", "fma avx2", False),
+        ("AuthenticAMD", "26", "fma avx2 avx512f avx512bw", False),
+        ("GenuineIntel", "6", "fma avx2 avx512f avx512bw", False),
+        ("", "", "", False),
+    ],
+)
+def test_processors_of_one_multiply_add_a_cycle_are_known(monkeypatch, vendor, family, flags, alone):
+    monkeypatch.setattr(host.sys, "platform", "linux")
+    monkeypatch.setattr(
+        host, "_linux_core", lambda _: {"vendor_id": vendor, "cpu family": family, "flags": flags} if vendor else {}
+    )
+    host.multiplies_alone.cache_clear()
+    try:
+        assert host.multiplies_alone() == alone
+    finally:
+        host.multiplies_alone.cache_clear()
+
+
+@pytest.mark.parametrize("what", ["loads_alone", "multiplies_alone"])
+def test_shorter_vectors_are_not_alone(what):
+    made = [machine.machine_for(isa, **{what: True}) for isa in ("avx512", "amx", "avx2")]
+    assert [getattr(each, what) for each in made] == [True, True, False]
 
 
 def test_cache_sizes_fall_into_classes():

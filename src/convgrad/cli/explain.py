@@ -89,7 +89,10 @@ def _machine(isa: str | None) -> Machine:
     here = current_machine()
     if isa is None or isa == here.isa:
         return here
-    return machine_for(isa, caches=(here.l1_bytes, here.l2_bytes, here.l3_bytes), loads_alone=here.loads_alone)
+    return machine_for(
+        isa, caches=(here.l1_bytes, here.l2_bytes, here.l3_bytes), loads_alone=here.loads_alone,
+        multiplies_alone=here.multiplies_alone,
+    )  # fmt: skip
 
 
 def _plans(job: work.Job, machine: Machine) -> list[Plan]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Predicted = tuple[float, Any]
 WIDENED = 1.25  # times the cycles of vectors of bf16 that several taps meet; words of two are taken as they are
 FAR_PLANE = 0.25  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
+OPENLY, OPENLY_BESIDE = 1.3, 1.15  # times the cycles of tiles along outputs against those along channels, see `_openly`
 PACKED_WEIGHT = 0.15  # cycles of a weight in such words, where vectors might read it as it lies
 
 
@@ -68,6 +69,8 @@ def data_variants(
     elif not added and not by_planes and _are_far_planes(ways):
         far = FAR_PLANE * ways.elements_in
         compared = [cycles + (0.0 if plan.reads_in_place else far) for cycles, plan in planned]
+    elif machine.multiplies_alone and 4 * ways.channels_out >= ways.lanes and not ways.out_channels_first:
+        compared = _openly(planned)
     candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     if problem.order:  # none of which a part may have that is made of something else
         asked, _ = kind_and_run(problem.order)
@@ -96,6 +99,21 @@ def _are_far_planes(ways: DataCandidates) -> bool:
     """Whether the input is made of planes that come from memory, for vectors as long as lines."""
     p = ways.problem
     return ways.lines and not ways.pixel_major and p.bytes_of(p.given) > FAR_INPUT
+
+
+def _openly(planned: list[Predicted]) -> list[float]:
+    """Cycles to be compared where products of a tile along channels hide behind its loads: of few vectors, mostly.
+
+    Those of tiles along outputs do not hide. Both are measured against each other, and no other against either.
+    """
+    along, plan = next(candidate for candidate in planned if _is_along_channels(candidate[1]))
+    times = OPENLY if plan.width == plan.lanes else OPENLY_BESIDE
+    behind = [plan.OF_PLANES or not plan.pixels or times * cycles < along for cycles, plan in planned]
+    return [cycles if stays else max(cycles, along + 1) for stays, (cycles, _) in zip(behind, planned, strict=True)]
+
+
+def _is_along_channels(plan: Any) -> bool:
+    return type(plan) is DataPlan and not (plan.pixels or plan.spread)
 
 
 def _against_words(planned: list[Predicted], p: ConvProblem, machine: Machine) -> list[float]:

@@ -70,6 +70,14 @@ def loads_alone() -> bool:
 
 
 @cache
+def multiplies_alone() -> bool:
+    """Whether the core does one multiply-add of vectors of 512 bits in a cycle; others do two. AMD's Zen 4 does."""
+    core = _linux_core("/proc/cpuinfo") if sys.platform.startswith("linux") else {}
+    zen_3_or_4 = (core.get("vendor_id", ""), core.get("cpu family", "")) == ("AuthenticAMD", "25")
+    return zen_3_or_4 and "avx512f" in core.get("flags", "").split()
+
+
+@cache
 def _linux_core(cpuinfo: str) -> dict[str, str]:
     """What Linux says of the first core."""
     try:

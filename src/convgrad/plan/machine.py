@@ -67,6 +67,7 @@ class Machine:
     l2_bytes: int
     l3_bytes: int  # of one core's share
     loads_alone: bool  # one vector of 512 bits in the time of two multiply-adds; others load two
+    multiplies_alone: bool  # one multiply-add of 512 bits in a cycle, or two of 256; others do two of either
 
     @property
     def halved(self) -> Machine:
@@ -117,12 +118,16 @@ def _current(forced: str | None) -> Machine:
                 f"CONVGRAD_ISA is {forced!r}, but {reason}; this machine has {', '.join(available_isas())}"
             )
         isa = forced
-    return machine_for(isa, triple=host_triple(), caches=host.caches(), loads_alone=host.loads_alone())
+    return machine_for(
+        isa, triple=host_triple(), caches=host.caches(), loads_alone=host.loads_alone(),
+        multiplies_alone=host.multiplies_alone(),
+    )  # fmt: skip
 
 
 def machine_for(
-    isa: str, *, triple: str | None = None, caches: tuple[int, int, int] | None = None, loads_alone: bool = False
-) -> Machine:
+    isa: str, *, triple: str | None = None, caches: tuple[int, int, int] | None = None, loads_alone: bool = False,
+    multiplies_alone: bool = False,
+) -> Machine:  # fmt: skip
     """A target that need not be the host, for looking at code and for cross-compilation."""
     if isa not in LEVELS:
         raise SettingError(f"there is no instruction set {isa!r}; the choice is {', '.join(LEVELS)}")
@@ -147,6 +152,7 @@ def machine_for(
         l2_bytes=l2,
         l3_bytes=l3,
         loads_alone=loads_alone and level.lanes_f32 == 16,
+        multiplies_alone=multiplies_alone and level.lanes_f32 == 16,
     )
 
 

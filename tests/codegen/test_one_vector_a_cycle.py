@@ -1,4 +1,4 @@
-"""Processors that load one vector a cycle have tiles of their own, and the bits of all others."""
+"""Processors that load, or multiply, one vector a cycle have plans of their own, and the bits of all others."""
 
 import numpy as np
 import pytest
@@ -53,3 +53,24 @@ def test_rows_of_a_tile_leave_room_for_what_they_meet():
         plan = choose(problem, ALONE)
         columns = plan.width // plan.lanes
         assert (np.prod(plan.tile) + 1) * columns < EVERY.registers, "the last vector of weights would be loaded again"
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problem_of(Unknown.Y, (64, 64), (64, 64), (5, 5), channels=(2, 16), low=2, layout="NXC"),
+        problem_of(Unknown.X, (30, 34), (30, 34), (5, 5), channels=(16, 3), low=2, layout="NXC"),
+    ],
+)
+def test_few_channels_lie_along_vectors_where_their_products_hide(problem):
+    one = machine_for("avx512", multiplies_alone=True)
+    two_a_cycle, one_a_cycle = choose(problem, EVERY), choose(problem, one)
+    assert (two_a_cycle.pixels, one_a_cycle.pixels) == (True, False)
+    np.testing.assert_array_equal(bits(problem, two_a_cycle), bits(problem, one_a_cycle))
+    check_plan(problem, one_a_cycle, one)
+
+
+def test_only_channels_last_are_compared_by_that():
+    one = machine_for("avx512", multiplies_alone=True)
+    problem = problem_of(Unknown.Y, (16, 16), (16, 16), (3, 3), channels=(8, 16), low=1)
+    assert choose(problem, one) == choose(problem, EVERY)
