@@ -70,6 +70,15 @@ def test_few_channels_lie_along_vectors_where_their_products_hide(problem):
     check_plan(problem, one_a_cycle, one)
 
 
+def test_so_do_pairs_of_them():
+    problem = problem_of(
+        Unknown.Y, (64, 64), (32, 32), (3, 3), channels=(8, 6), low=1, stride=2, layout="NXC", dtype="bf16",
+        out_dtype="bf16",
+    )  # fmt: skip
+    plans = [choose(problem, machine_for("avx512_bf16", multiplies_alone=alone)) for alone in (False, True)]
+    assert [(plan.ON_UNITS, plan.pixels) for plan in plans] == [(True, True), (True, False)]
+
+
 def test_only_channels_last_are_compared_by_that():
     one = machine_for("avx512", multiplies_alone=True)
     problem = problem_of(Unknown.Y, (16, 16), (16, 16), (3, 3), channels=(8, 16), low=1)

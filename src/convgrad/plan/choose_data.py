@@ -69,8 +69,8 @@ def data_variants(
     elif not added and not by_planes and _are_far_planes(ways):
         far = FAR_PLANE * ways.elements_in
         compared = [cycles + (0.0 if plan.reads_in_place else far) for cycles, plan in planned]
-    elif machine.multiplies_alone and 4 * ways.channels_out >= ways.lanes and not ways.out_channels_first:
-        compared = _openly(planned)
+    if machine.multiplies_alone and 4 * ways.channels_out >= ways.lanes and not (added or ways.out_channels_first):
+        compared = _openly(compared, [plan for _, plan in planned])
     candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     if problem.order:  # none of which a part may have that is made of something else
         asked, _ = kind_and_run(problem.order)
@@ -101,19 +101,19 @@ def _are_far_planes(ways: DataCandidates) -> bool:
     return ways.lines and not ways.pixel_major and p.bytes_of(p.given) > FAR_INPUT
 
 
-def _openly(planned: list[Predicted]) -> list[float]:
-    """Cycles to be compared where products of a tile along channels hide behind its loads: of few vectors, mostly.
+def _openly(compared: list[float], plans: list[Any]) -> list[float]:
+    """The same where products of a tile along channels hide behind its loads: of few vectors, mostly.
 
-    Those of tiles along outputs do not hide. Both are measured against each other, and no other against either.
+    Those of tiles along outputs do not hide. Both are measured against each other, of vectors and of dot products, and
+    no other against either.
     """
-    along, plan = next(candidate for candidate in planned if _is_along_channels(candidate[1]))
-    times = OPENLY if plan.width == plan.lanes else OPENLY_BESIDE
-    behind = [plan.OF_PLANES or not plan.pixels or times * cycles < along for cycles, plan in planned]
-    return [cycles if stays else max(cycles, along + 1) for stays, (cycles, _) in zip(behind, planned, strict=True)]
-
-
-def _is_along_channels(plan: Any) -> bool:
-    return type(plan) is DataPlan and not (plan.pixels or plan.spread)
+    for unit, kind in ((False, "along channels"), (True, "by dot products")):
+        alike = [n for n, plan in enumerate(plans) if plan.ON_UNITS is unit and not plan.OF_PLANES]
+        for along in [n for n in alike if plans[n].kind == kind][:1]:
+            times = OPENLY if plans[along].width == plans[along].lanes else OPENLY_BESIDE
+            behind = [n for n in alike if plans[n].pixels and times * compared[n] > compared[along]]
+            compared = [max(c, compared[along] + 1) if n in behind else c for n, c in enumerate(compared)]
+    return compared
 
 
 def _against_words(planned: list[Predicted], p: ConvProblem, machine: Machine) -> list[float]:
