@@ -60,6 +60,7 @@ def test_rows_of_a_tile_leave_room_for_what_they_meet():
     [
         problem_of(Unknown.Y, (64, 64), (64, 64), (5, 5), channels=(2, 16), low=2, layout="NXC"),
         problem_of(Unknown.X, (30, 34), (30, 34), (5, 5), channels=(16, 3), low=2, layout="NXC"),
+        problem_of(Unknown.Y, (7, 7), (7, 7), (3, 3), channels=(96, 8), low=1, batch=2),
     ],
 )
 def test_few_channels_lie_along_vectors_where_their_products_hide(problem):
@@ -79,7 +80,7 @@ def test_so_do_pairs_of_them():
     assert [(plan.ON_UNITS, plan.pixels) for plan in plans] == [(True, True), (True, False)]
 
 
-def test_only_channels_last_are_compared_by_that():
+def test_rows_that_fill_vectors_are_not_compared_by_that():
     one = machine_for("avx512", multiplies_alone=True)
     problem = problem_of(Unknown.Y, (16, 16), (16, 16), (3, 3), channels=(8, 16), low=1)
     assert choose(problem, one) == choose(problem, EVERY)

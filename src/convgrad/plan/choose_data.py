@@ -34,6 +34,7 @@ Predicted = tuple[float, Any]
 WIDENED = 1.25  # times the cycles of vectors of bf16 that several taps meet; words of two are taken as they are
 FAR_PLANE = 0.25  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
 OPENLY, OPENLY_BESIDE = 1.3, 1.15  # times the cycles of tiles along outputs against those along channels, see `_openly`
+FILLED = 0.9  # of the lanes of a row's vectors
 PACKED_WEIGHT = 0.15  # cycles of a weight in such words, where vectors might read it as it lies
 
 
@@ -69,8 +70,8 @@ def data_variants(
     elif not added and not by_planes and _are_far_planes(ways):
         far = FAR_PLANE * ways.elements_in
         compared = [cycles + (0.0 if plan.reads_in_place else far) for cycles, plan in planned]
-    if machine.multiplies_alone and 4 * ways.channels_out >= ways.lanes and not (added or ways.out_channels_first):
-        compared = _openly(compared, [plan for _, plan in planned])
+    if machine.multiplies_alone and 4 * ways.channels_out >= ways.lanes and not added:
+        compared = _openly(compared, [plan for _, plan in planned], *_times_openly(ways))
     candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     if problem.order:  # none of which a part may have that is made of something else
         asked, _ = kind_and_run(problem.order)
@@ -101,7 +102,18 @@ def _are_far_planes(ways: DataCandidates) -> bool:
     return ways.lines and not ways.pixel_major and p.bytes_of(p.given) > FAR_INPUT
 
 
-def _openly(compared: list[float], plans: list[Any]) -> list[float]:
+def _times_openly(ways: DataCandidates) -> tuple[float, float]:
+    """How much longer tiles along outputs take than predicted, against tiles of one vector along channels, and of more.
+
+    Of planes, those whose rows leave lanes empty.
+    """
+    if not ways.out_channels_first:
+        return OPENLY, OPENLY_BESIDE
+    row = ways.axes[-1].count
+    return (OPENLY if row < FILLED * -(-row // ways.lanes) * ways.lanes else 1.0), 1.0
+
+
+def _openly(compared: list[float], plans: list[Any], one: float, more: float) -> list[float]:
     """The same where products of a tile along channels hide behind its loads: of few vectors, mostly.
 
     Those of tiles along outputs do not hide. Both are measured against each other, of vectors and of dot products, and
@@ -110,7 +122,7 @@ def _openly(compared: list[float], plans: list[Any]) -> list[float]:
     for unit, kind in ((False, "along channels"), (True, "by dot products")):
         alike = [n for n, plan in enumerate(plans) if plan.ON_UNITS is unit and not plan.OF_PLANES]
         for along in [n for n in alike if plans[n].kind == kind][:1]:
-            times = OPENLY if plans[along].width == plans[along].lanes else OPENLY_BESIDE
+            times = one if plans[along].width == plans[along].lanes else more
             behind = [n for n in alike if plans[n].pixels and times * compared[n] > compared[along]]
             compared = [max(c, compared[along] + 1) if n in behind else c for n, c in enumerate(compared)]
     return compared
