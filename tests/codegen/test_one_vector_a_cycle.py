@@ -80,6 +80,29 @@ def test_so_do_pairs_of_them():
     assert [(plan.ON_UNITS, plan.pixels) for plan in plans] == [(True, True), (True, False)]
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        problem_of(Unknown.Y, (14, 14), (14, 14), (4, 4), channels=(96, 8), low=1),
+        problem_of(Unknown.X, (20, 20), (20, 20), (5, 5), channels=(3, 32), low=2),
+        problem_of(Unknown.X, (99, 99), (33, 33), (5, 5), channels=(1, 64), low=1, stride=3),
+    ],
+)
+def test_rows_are_read_where_they_lie_where_products_hide_that(problem):
+    one = machine_for("avx512", multiplies_alone=True)
+    copied, in_place = choose(problem, EVERY), choose(problem, one)
+    assert (copied.reads_in_place, in_place.reads_in_place) == (False, True)
+    np.testing.assert_array_equal(bits(problem, copied), bits(problem, in_place))
+    check_plan(problem, in_place, one)
+
+
+def test_numbers_that_are_converted_are_copied_nevertheless():
+    problem = problem_of(
+        Unknown.Y, (14, 14), (14, 14), (4, 4), channels=(96, 8), low=1, dtype="f16", out_dtype="f16"
+    )  # fmt: skip
+    assert choose(problem, machine_for("avx512", multiplies_alone=True)).kind == choose(problem, EVERY).kind
+
+
 def test_rows_that_fill_vectors_are_not_compared_by_that():
     one = machine_for("avx512", multiplies_alone=True)
     problem = problem_of(Unknown.Y, (16, 16), (16, 16), (3, 3), channels=(8, 16), low=1)

@@ -29,11 +29,13 @@ from convgrad.values import replace
 
 if TYPE_CHECKING:
     from convgrad.plan.depthwise.plane_data import PlaneDataPlan
+    from convgrad.plan.in_place.row_data import RowDataPlan
 
 Predicted = tuple[float, Any]
 WIDENED = 1.25  # times the cycles of vectors of bf16 that several taps meet; words of two are taken as they are
 FAR_PLANE = 0.25  # cycles more to pack a number of planes from memory, than a tile that reads them there waits for it
 OPENLY, OPENLY_BESIDE = 1.3, 1.15  # times the cycles of tiles along outputs against those along channels, see `_openly`
+COPIED_ROWS = 1.67  # likewise of those of rows that are copied, against rows in place
 FILLED = 0.9  # of the lanes of a row's vectors
 PACKED_WEIGHT = 0.15  # cycles of a weight in such words, where vectors might read it as it lies
 
@@ -70,8 +72,8 @@ def data_variants(
     elif not added and not by_planes and _are_far_planes(ways):
         far = FAR_PLANE * ways.elements_in
         compared = [cycles + (0.0 if plan.reads_in_place else far) for cycles, plan in planned]
-    if machine.multiplies_alone and 4 * ways.channels_out >= ways.lanes and not added:
-        compared = _openly(compared, [plan for _, plan in planned], *_times_openly(ways))
+    if machine.multiplies_alone and not added:
+        compared = _products_alone(compared, [plan for _, plan in planned], ways)
     candidates = sorted(zip(compared, planned, strict=True), key=lambda candidate: candidate[0])
     if problem.order:  # none of which a part may have that is made of something else
         asked, _ = kind_and_run(problem.order)
@@ -102,30 +104,47 @@ def _are_far_planes(ways: DataCandidates) -> bool:
     return ways.lines and not ways.pixel_major and p.bytes_of(p.given) > FAR_INPUT
 
 
-def _times_openly(ways: DataCandidates) -> tuple[float, float]:
-    """How much longer tiles along outputs take than predicted, against tiles of one vector along channels, and of more.
+def _products_alone(compared: list[float], plans: list[Any], ways: DataCandidates) -> list[float]:
+    """The same where one multiply-add is done a cycle, not two: products hide more of the loads, and so of the copies.
 
-    Of planes, those whose rows leave lanes empty.
+    Each two ways of which that holds are measured against each other, and neither against a third.
     """
-    if not ways.out_channels_first:
-        return OPENLY, OPENLY_BESIDE
-    row = ways.axes[-1].count
-    return (OPENLY if row < FILLED * -(-row // ways.lanes) * ways.lanes else 1.0), 1.0
+    from convgrad.plan.in_place.row_data import RowDataPlan
 
-
-def _openly(compared: list[float], plans: list[Any], one: float, more: float) -> list[float]:
-    """The same where products of a tile along channels hide behind its loads: of few vectors, mostly.
-
-    Those of tiles along outputs do not hide. Both are measured against each other, of vectors and of dot products, and
-    no other against either.
-    """
-    for unit, kind in ((False, "along channels"), (True, "by dot products")):
-        alike = [n for n, plan in enumerate(plans) if plan.ON_UNITS is unit and not plan.OF_PLANES]
-        for along in [n for n in alike if plans[n].kind == kind][:1]:
-            times = one if plans[along].width == plans[along].lanes else more
-            behind = [n for n in alike if plans[n].pixels and times * compared[n] > compared[along]]
-            compared = [max(c, compared[along] + 1) if n in behind else c for n, c in enumerate(compared)]
+    tiles = [n for n, plan in enumerate(plans) if not plan.OF_PLANES]
+    for on_units in (False, True):
+        alike = [n for n in tiles if plans[n].ON_UNITS is on_units]
+        outputs = [n for n in alike if plans[n].pixels]
+        for rows in [n for n in outputs if isinstance(plans[n], RowDataPlan) and _are_worth_it(plans[n])]:
+            compared = _behind(compared, rows, [n for n in outputs if n != rows], COPIED_ROWS)
+        along = next((n for n in alike if plans[n].kind in ("along channels", "by dot products")), None)
+        if along is not None and 4 * ways.channels_out >= ways.lanes:
+            compared = _behind(compared, along, outputs, _openly(ways, plans[along]))
     return compared
+
+
+def _are_worth_it(rows: RowDataPlan) -> bool:
+    """Whether that holds for rows in place: without a stride, longer than half a vector, of numbers as they are."""
+    row = rows.axes[-1]
+    return row.in_step == 1 and 2 * row.count > rows.lanes and rows.problem.dtype == rows.compute
+
+
+def _openly(ways: DataCandidates, along: DataPlan) -> float:
+    """How much longer tiles along outputs take than predicted, against one along channels, whose products hide.
+
+    Of planes, only those whose rows leave lanes empty.
+    """
+    one = along.width == along.lanes
+    if not ways.out_channels_first:
+        return OPENLY if one else OPENLY_BESIDE
+    row = ways.axes[-1].count
+    return OPENLY if one and row < FILLED * -(-row // ways.lanes) * ways.lanes else 1.0
+
+
+def _behind(compared: list[float], first: int, others: list[int], times: float) -> list[float]:
+    """The same with those of others that take so many times the cycles, and more than the first one, just behind it."""
+    least = compared[first]
+    return [max(c, least + 1) if n in others and times * c > least else c for n, c in enumerate(compared)]
 
 
 def _against_words(planned: list[Predicted], p: ConvProblem, machine: Machine) -> list[float]:
