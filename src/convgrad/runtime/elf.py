@@ -54,6 +54,9 @@ class Loaded:
             _libc().munmap(self._base, self._size)
 
 
+_library = cache(ctypes.CDLL)  # opened once: a symbol is found in a tenth of the time that opening takes
+
+
 @cache
 def external_address(name: str) -> int:
     """The address of a function of the C, mathematics or compiler support library."""
@@ -61,9 +64,6 @@ def external_address(name: str) -> int:
         with contextlib.suppress(OSError, AttributeError):
             return ctypes.cast(getattr(_library(library), name), ctypes.c_void_p).value or 0
     raise UnsupportedObject(f"there is no function {name!r} to link with")
-
-
-_library = cache(ctypes.CDLL)  # opened once: a symbol is found in a tenth of the time that opening takes
 
 
 @cache
