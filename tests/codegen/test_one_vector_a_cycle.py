@@ -55,45 +55,44 @@ def test_rows_of_a_tile_leave_room_for_what_they_meet():
         assert (np.prod(plan.tile) + 1) * columns < EVERY.registers, "the last vector of weights would be loaded again"
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        problem_of(Unknown.Y, (64, 64), (64, 64), (5, 5), channels=(2, 16), low=2, layout="NXC"),
-        problem_of(Unknown.X, (30, 34), (30, 34), (5, 5), channels=(16, 3), low=2, layout="NXC"),
-        problem_of(Unknown.Y, (7, 7), (7, 7), (3, 3), channels=(96, 8), low=1, batch=2),
-    ],
-)
-def test_few_channels_lie_along_vectors_where_their_products_hide(problem):
+FEW = {
+    "of two channels": problem_of(Unknown.Y, (64, 64), (64, 64), (5, 5), channels=(2, 16), low=2, layout="NXC"),
+    "of an image": problem_of(Unknown.X, (30, 34), (30, 34), (5, 5), channels=(16, 3), low=2, layout="NXC"),
+    "in rows of 7": problem_of(Unknown.Y, (7, 7), (7, 7), (3, 3), channels=(96, 8), low=1, batch=2),
+}
+ROWS = {
+    "plain": problem_of(Unknown.Y, (14, 14), (14, 14), (4, 4), channels=(96, 8), low=1),
+    "of an image": problem_of(Unknown.X, (20, 20), (20, 20), (5, 5), channels=(3, 32), low=2),
+    "in phases": problem_of(Unknown.X, (99, 99), (33, 33), (5, 5), channels=(1, 64), low=1, stride=3),
+}
+
+
+def planned_for_one(problem):
+    """What is planned where two vectors are multiplied a cycle, and where one is, which has the same bits."""
     one = machine_for("avx512", multiplies_alone=True)
-    two_a_cycle, one_a_cycle = choose(problem, EVERY), choose(problem, one)
-    assert (two_a_cycle.pixels, one_a_cycle.pixels) == (True, False)
-    np.testing.assert_array_equal(bits(problem, two_a_cycle), bits(problem, one_a_cycle))
-    check_plan(problem, one_a_cycle, one)
+    plans = choose(problem, EVERY), choose(problem, one)
+    np.testing.assert_array_equal(*(bits(problem, plan) for plan in plans))
+    check_plan(problem, plans[1], one)
+    return plans
 
 
-def test_so_do_pairs_of_them():
+@pytest.mark.parametrize("name", FEW)
+def test_few_channels_lie_along_vectors_where_their_products_hide(name):
+    assert [plan.pixels for plan in planned_for_one(FEW[name])] == [True, False]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_are_read_where_they_lie_where_products_hide_that(name):
+    assert [plan.reads_in_place for plan in planned_for_one(ROWS[name])] == [False, True]
+
+
+def test_few_pairs_lie_likewise():
     problem = problem_of(
         Unknown.Y, (64, 64), (32, 32), (3, 3), channels=(8, 6), low=1, stride=2, layout="NXC", dtype="bf16",
         out_dtype="bf16",
     )  # fmt: skip
     plans = [choose(problem, machine_for("avx512_bf16", multiplies_alone=alone)) for alone in (False, True)]
     assert [(plan.ON_UNITS, plan.pixels) for plan in plans] == [(True, True), (True, False)]
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [
-        problem_of(Unknown.Y, (14, 14), (14, 14), (4, 4), channels=(96, 8), low=1),
-        problem_of(Unknown.X, (20, 20), (20, 20), (5, 5), channels=(3, 32), low=2),
-        problem_of(Unknown.X, (99, 99), (33, 33), (5, 5), channels=(1, 64), low=1, stride=3),
-    ],
-)
-def test_rows_are_read_where_they_lie_where_products_hide_that(problem):
-    one = machine_for("avx512", multiplies_alone=True)
-    copied, in_place = choose(problem, EVERY), choose(problem, one)
-    assert (copied.reads_in_place, in_place.reads_in_place) == (False, True)
-    np.testing.assert_array_equal(bits(problem, copied), bits(problem, in_place))
-    check_plan(problem, in_place, one)
 
 
 def test_numbers_that_are_converted_are_copied_nevertheless():

@@ -87,47 +87,29 @@ def test_what_linux_says_is_that_of_the_first_core(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "family", "model", "alone"),
+    ("what", "vendor", "family", "model", "flags", "alone"),
     [
-        ("GenuineIntel", "6", "106", True),
-        ("GenuineIntel", "6", "108", True),
-        ("GenuineIntel", "6", "143", False),
-        ("AuthenticAMD", "26", "106", False),
-        ("", "", "", False),
+        ("loads_alone", "GenuineIntel", "6", "106", "", True),
+        ("loads_alone", "GenuineIntel", "6", "108", "", True),
+        ("loads_alone", "GenuineIntel", "6", "143", "", False),
+        ("loads_alone", "AuthenticAMD", "26", "106", "", False),
+        ("multiplies_alone", "AuthenticAMD", "25", "17", "fma avx2 avx512f avx512bw", True),
+        ("multiplies_alone", "AuthenticAMD", "25", "1", "fma avx2", False),
+        ("multiplies_alone", "AuthenticAMD", "26", "2", "fma avx2 avx512f avx512bw", False),
+        ("multiplies_alone", "GenuineIntel", "6", "143", "fma avx2 avx512f avx512bw", False),
     ],
 )
-def test_processors_that_load_one_vector_a_cycle_are_known(monkeypatch, vendor, family, model, alone):
+def test_processors_that_do_one_vector_a_cycle_are_known(monkeypatch, what, vendor, family, model, flags, alone):
+    core = {"vendor_id": vendor, "cpu family": family, "model": model, "flags": flags}
+    known = getattr(host, what)
     monkeypatch.setattr(host.sys, "platform", "linux")
-    monkeypatch.setattr(
-        host, "_linux_core", lambda _: {"vendor_id": vendor, "cpu family": family, "model": model} if vendor else {}
-    )
-    host.loads_alone.cache_clear()
     try:
-        assert host.loads_alone() == alone
+        for told, expected in ((core, alone), ({}, False)):
+            monkeypatch.setattr(host, "_linux_core", lambda _, told=told: told)
+            known.cache_clear()
+            assert known() == expected
     finally:
-        host.loads_alone.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("vendor", "family", "flags", "alone"),
-    [
-        ("AuthenticAMD", "25", "fma avx2 avx512f avx512bw", True),
-        ("AuthenticAMD", "25", "fma avx2", False),
-        ("AuthenticAMD", "26", "fma avx2 avx512f avx512bw", False),
-        ("GenuineIntel", "6", "fma avx2 avx512f avx512bw", False),
-        ("", "", "", False),
-    ],
-)
-def test_processors_of_one_multiply_add_a_cycle_are_known(monkeypatch, vendor, family, flags, alone):
-    monkeypatch.setattr(host.sys, "platform", "linux")
-    monkeypatch.setattr(
-        host, "_linux_core", lambda _: {"vendor_id": vendor, "cpu family": family, "flags": flags} if vendor else {}
-    )
-    host.multiplies_alone.cache_clear()
-    try:
-        assert host.multiplies_alone() == alone
-    finally:
-        host.multiplies_alone.cache_clear()
+        known.cache_clear()
 
 
 @pytest.mark.parametrize("what", ["loads_alone", "multiplies_alone"])
