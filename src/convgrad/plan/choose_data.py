@@ -105,7 +105,7 @@ def _are_far_planes(ways: DataCandidates) -> bool:
 
 
 def _products_alone(compared: list[float], plans: list[Any], ways: DataCandidates) -> list[float]:
-    """The same where one multiply-add is done a cycle, not two: products hide more of the loads, and so of the copies.
+    """Cycles to be compared where one multiply-add is done a cycle, not two: products hide more of the loads.
 
     Each two ways of which that holds are measured against each other, and neither against a third.
     """
@@ -142,7 +142,7 @@ def _openly(ways: DataCandidates, along: DataPlan) -> float:
 
 
 def _behind(compared: list[float], first: int, others: list[int], times: float) -> list[float]:
-    """The same with those of others that take so many times the cycles, and more than the first one, just behind it."""
+    """Likewise: others that, at so many times their cycles, take longer than the first one are put just behind it."""
     least = compared[first]
     return [max(c, least + 1) if n in others and times * c > least else c for n, c in enumerate(compared)]
 
