@@ -14,7 +14,7 @@ from convgrad.codegen.lower import lower
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.general.sides_in_place import ways_in_place
 from convgrad.plan.general.weights import WeightsPlan
-from convgrad.plan.machine import machine_for
+from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import Unknown
 
 
@@ -84,6 +84,23 @@ def test_sides_in_place_exactly(isa):
             tried[way] = tried.get(way, 0) + 1
     assert set(tried) == {(True, False), (False, True), (True, True)}
     assert min(tried.values()) > 10
+
+
+@pytest.mark.parametrize("isa", [isa for isa in ("avx2", "avx512") if why_not(isa) is None])
+def test_lanes_of_bf16_are_read_as_words(isa):
+    """Two vectors of sums to a load, in the order of channels again before they are kept or added to."""
+    machine, tried = machine_for(isa), set()
+    for seed, channels in enumerate([(6, 64), (64, 5), (7, 100), (48, 24)]):
+        problem = problem_of(channels, (5, 11), order="NXC", taps=(1, 3), low=1, dtype="bf16", accumulate=seed == 2)
+        for plan in plans_in_place(problem, machine):
+            if plan.lanes_in_place:
+                by_twos = plan.vectors % 2 == 0 and plan.last_vectors is None and not plan.lane_count % plan.lanes
+                words = f"and <{plan.lanes} x i32>" in lower(plan).ir
+                assert words or not by_twos
+                for changed in (plan, replace(plan, block=(1, 2, 4)), replace(plan, block=(1, 2, 4), chunks=3)):
+                    check_plan(problem, changed, machine, seed)
+                tried.add(words)
+    assert True in tried
 
 
 def test_rows_that_come_from_memory_are_asked_for(monkeypatch):

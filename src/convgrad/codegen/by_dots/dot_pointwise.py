@@ -11,12 +11,13 @@ from convgrad.codegen.by_dots.dot_depthwise import paired
 from convgrad.codegen.by_dots.paired_outputs import PairedOutputsStages
 from convgrad.codegen.copies.splitting import LeastWatch
 from convgrad.codegen.general.data import DataStages
-from convgrad.codegen.in_place.flat_data import ODD, FlatSweep
+from convgrad.codegen.in_place.flat_data import FlatSweep
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import DOT_UNITS, LANES, PAIR, SUMS, WORDS
 from convgrad.codegen.microkernels.contract import Read, Tile
+from convgrad.codegen.microkernels.words import ODD
 from convgrad.codegen.outputs.results import store_ordinary, store_runs
 from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places

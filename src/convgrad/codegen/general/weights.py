@@ -16,12 +16,14 @@ from convgrad.codegen.loops.half_vectors import of_taps, weights_columns
 from convgrad.codegen.loops.weights_ahead import WeightsAhead
 from convgrad.codegen.loops.window_sweep import WindowSweep
 from convgrad.codegen.microkernels.contract import Tile
+from convgrad.codegen.microkernels.words import WordsTile, in_words
 from convgrad.codegen.module import Stage, round64
 from convgrad.codegen.outputs.bias import BiasShare
 from convgrad.codegen.outputs.finish import chunk_numbers, finish, finish_with_bias, first_group
 from convgrad.codegen.outputs.own_sums import OwnSums
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.kinds import as_kind
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.values import replace
 
@@ -126,13 +128,14 @@ class SumsStage(WindowSlabs):
         row_taps, column_taps = (taps, still) if plan.rows_shift else (still, taps)
         vectors = weights_columns(plan, last=last)
         columns, halves = of_taps(vectors, len(column_taps), reach * plan.lane_slab[-1])
-        return Tile(
+        tile = Tile(
             isa=self.isa, compute=plan.compute, a_vector=plan.spread, unroll=plan.unroll,
             a_dtype=self.row_dtype, b_dtype=self.lane_dtype,
             rows=tuple(t * reach * row_axes[-1] + c * row_channel for t in row_taps for c in channels),
             c_rows=tuple(t * of_tap + c * of_row for t in row_taps for c in channels),
             columns=columns, c_columns=of_taps(vectors, len(column_taps), of_tap)[0], halves=halves,
         )  # fmt: skip
+        return as_kind(WordsTile, tile) if plan.may_end_early and in_words(tile) else tile
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All blocks of windows of one chunk."""

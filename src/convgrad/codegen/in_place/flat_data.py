@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from convgrad.codegen.copies.splitting import HIGH
 from convgrad.codegen.general.data import DataStages
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, index, vector_of
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot, paces
-from convgrad.codegen.microkernels.contract import Read, Tile
+from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Masks, Part, Reduction
+from convgrad.codegen.microkernels.words import ODD, pairs_reader
 from convgrad.codegen.outputs.results import store_runs
 from convgrad.codegen.outputs.runs import Run
 from convgrad.plan.costs import LINE
@@ -21,7 +21,6 @@ from convgrad.plan.in_place.flat_data import FlatDataPlan, shifts
 from convgrad.plan.kinds import as_kind
 from convgrad.values import frozen, replace
 
-ODD = 1 << 44  # in offsets of columns of odd places
 AHEAD = 512  # numbers, of what a tile reads last, that are asked for meanwhile
 
 
@@ -58,26 +57,6 @@ class PairsTile(Tile):
         store_runs(b, self.isa, dtype, (
             Run(pair, b.at(c, place, STORAGE[dtype]), in_turn=True) for pair, place in zip(pairs, places, strict=True)
         ))  # fmt: skip
-
-
-def pairs_reader(lanes: int) -> Read:
-    """How columns of a `PairsTile` are read: words of two bf16, either of which is f32 with the other one's bits gone.
-
-    One instruction makes a vector of them, instead of two of numbers side by side.
-    """
-    words, wide = vector_of(lanes, "i32"), vector_of(lanes, "float")
-    read: dict[tuple[str, int], Value] = {}
-
-    def vector(b: Builder, x: Value, offset: int) -> Value:
-        odd = offset > ODD // 2
-        place = offset - ODD * odd
-        if (x.text, place) not in read:
-            read[x.text, place] = b.load(words, b.at(x, place, STORAGE["bf16"]), BYTES["bf16"])
-        pair = read[x.text, place]
-        bits = b.binary("and", pair, constant(words, HIGH)) if odd else b.binary("shl", pair, constant(words, 16))
-        return b.cast("bitcast", bits, wide)
-
-    return vector
 
 
 class FlatSweep(Sweep):
