@@ -65,4 +65,5 @@ def in_words(tile: Tile) -> bool:
 
 def _by_twos(b: Builder, vectors: Sequence[Value], orders: Sequence[list[int]]) -> list[Value]:
     """Of every two vectors, laid end to end, two of other orders."""
-    return [shuffle(b, *vectors[n : n + 2], order) for n in range(0, len(vectors), 2) for order in orders]
+    pairs = zip(vectors[::2], vectors[1::2], strict=True)
+    return [shuffle(b, one, other, order) for one, other in pairs for order in orders]
