@@ -267,8 +267,8 @@ def _even(plan: WeightsPlan) -> float:
 
 
 def _computed(plan: WeightsPlan) -> int:
-    """Sums of whole tiles, per tap."""
-    return -(-plan.row_count // plan.row_channels) * plan.row_channels * plan.lane_blocks * plan.width
+    """Sums of tiles, per tap, the last of which have no more rows, nor vectors of lanes, than there are."""
+    return plan.row_count * -(-plan.lane_count // plan.lanes) * plan.lanes
 
 
 def _sums_in_place(plan: WeightsPlan) -> bool:
