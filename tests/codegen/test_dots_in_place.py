@@ -88,3 +88,11 @@ def test_tiles_have_no_more_rows_than_share_their_sets_of_l1():
     rows = [in_place(pointwise(Y, (14, 14), (n, 16), batch=2)).tile[-1] for n in (512, 1024, 2048)]
     assert rows == [28, 14, 8]
     assert in_place(pointwise(Y, (14, 14), (64, 16), batch=2, groups=16)).tile[-1] == 14
+
+
+@pytest.mark.parametrize(("given", "solved", "width"), [(2, 128, 128), (4, 96, 96), (8, 64, 64), (512, 128, 32)])
+def test_tiles_of_few_channels_write_all_of_a_position(given, solved, width):
+    """Where there is little to sum, what takes longest is to come back to a position for its other channels."""
+    plan = choose(pointwise(X, (56, 56), (solved, given), batch=2), machine_for("avx512_bf16"))
+    assert isinstance(plan, DotsInPlacePlan)
+    assert plan.width == width

@@ -163,7 +163,7 @@ def test_depthwise_tiles_are_never_wider_than_registers_allow(isa, dtype):
             assert not isinstance(plan, DataPlan) or min(plan.tile) >= 1
 
 
-@pytest.mark.parametrize(("channels", "vectors"), [(144, 3), (128, 2), (42, 1), (16, 1)])
+@pytest.mark.parametrize(("channels", "vectors"), [(144, 3), (128, 4), (42, 1), (16, 1)])
 def test_lines_of_bf16_are_not_written_by_halves(channels, vectors):
     """Of channels that lie side by side and fill vectors; tiles of one vector would be the taller ones."""
     layer = {"channels": (24, channels), "image": 64, "windows": 64, "taps": 1, "nxc": True}

@@ -115,7 +115,8 @@ def bursts_of(problem: ConvProblem) -> float:
 def best_tile(
     axes: tuple[GatherAxis, ...], channels: tuple[float, int], lanes: int, registers: int, *, first: int = 0,
     inside: bool = False, lines: bool = False, dots: bool = False, most: int | None = None, parts: float = 0.0,
-    halves: float = 0.0, bursts: float = 0.0, alone: bool = False, short: bool = False,
+    halves: float = 0.0, bursts: float = 0.0, begins: float = 0.0, widest: int = MOST_VECTORS, alone: bool = False,
+    short: bool = False,
 ) -> TileShape:  # fmt: skip
     """The cheapest tile with vectors along channels, given and solved for, of neighbours on the axes from `first`.
 
@@ -124,7 +125,8 @@ def best_tile(
     are less than lines. `dots`, it
     multiplies pairs of channels given. It has `most` rows. `parts`, cycles of those whose blocks of lanes are an odd
     number of vectors, where two of these are a line of weights; `halves`, of each row of their results, likewise;
-    `bursts`, of the square of the vectors of results of a tile, that tell tiles apart and are not predicted.
+    `bursts`, of the square of the vectors of results of a tile, and `begins`, of each row of them, which tell tiles
+    apart and are not predicted. It has `widest` vectors side by side at most.
     """
     given, solved = channels
     best, least = None, 0.0
@@ -137,7 +139,7 @@ def best_tile(
         for n, axis in enumerate(axes)
     ]
     useful = solved // lanes if inside and dots else -(-solved // lanes)
-    for vectors in range(1, min(max(1, useful), MOST_VECTORS) + 1):
+    for vectors in range(1, min(max(1, useful), widest) + 1):
         blocks, rest = divmod(-(-solved // lanes), vectors)
         if dots or not blocks:
             blocks, rest = -(-solved // (vectors * lanes)), 0
@@ -152,7 +154,7 @@ def best_tile(
                 cycles *= SHORT_UNEVEN if short else UNEVEN
             if vectors % 2 and vectors * lanes < solved:
                 cycles += parts + halves * blocks * tiles * rows
-            felt = cycles + bursts * blocks * tiles * sums**2
+            felt = cycles + blocks * tiles * (bursts * sums**2 + begins * rows)
             if best is None or felt < least:
                 best, least = TileShape(tile, vectors * lanes, cycles), felt
     assert best is not None

@@ -44,6 +44,7 @@ ODD_BYTES = 2**21  # of words of an odd number of channels, which are packed all
 PARTS = 0.03  # cycles of a number of weights of whose line another block of lanes has the rest
 HALF_LINE = 0.65  # cycles of an output whose part of a line, of bf16, is written alone
 IN_PLACE = 1.03  # of the cycles of tiles that read in place: rows that they read push each other out of L1
+BEGINS, WIDEST = 4.0, 8  # cycles, measured, to begin a position of those, for each block of lanes; their vectors
 AT_ONCE = 1.06  # of the cycles of words where all phases are computed at once: they take longer than predicted
 MOST_TURNED = (
     8  # channels of a group that are worth turning: 16 leave room for one position, which loads as it multiplies
@@ -94,7 +95,7 @@ def dot_data_candidates(
     if taps == 1:
         shape = best_tile(
             axes, (pairs, channels_out), LANES, machine.registers, first=len(axes) - 1, inside=True, dots=True,
-            most=rows_of_l1(plan), halves=halves, bursts=bursts_of(problem),
+            most=rows_of_l1(plan), halves=halves, bursts=bursts_of(problem), begins=BEGINS, widest=WIDEST,
         )  # fmt: skip
         row = IN_PLACE * problem.groups * shape.cycles + LOOK
         yield from ((row, found) for found in in_place(planned(shape)[1]))
