@@ -7,9 +7,9 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from convgrad.plan.along import Along
+from convgrad.plan.costs import FAR_INPUT
 from convgrad.plan.data_candidates import DataCandidates, fills_half, whole_blocks
-from convgrad.plan.general.block_costs import FAR_INPUT
-from convgrad.plan.general.blocks import best_blocks, best_outputs, even_share
+from convgrad.plan.general.blocks import best_blocks, best_outputs
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import (
     is_mostly_border,
@@ -22,6 +22,7 @@ from convgrad.plan.general.data_in_place import (
 from convgrad.plan.general.room import roomy_first
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import kind_and_run
+from convgrad.plan.shares import even_share
 from convgrad.plan.units import products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.problem.conv import ConvProblem, Unknown

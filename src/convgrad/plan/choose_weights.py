@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import (
     BEYOND_L2,
+    FAR_INPUT,
     LINE,
     MOST_SPREAD,
     MOST_SUM_BYTES,
@@ -18,7 +19,6 @@ from convgrad.plan.costs import (
     TURN,
     TURN_PLANES,
 )
-from convgrad.plan.general.block_costs import FAR_INPUT
 from convgrad.plan.general.room import roomy_first
 from convgrad.plan.general.sides_in_place import LEAST_WAYS, places_of_rows, ways_in_place
 from convgrad.plan.general.weights import WeightsPlan

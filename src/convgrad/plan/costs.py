@@ -1,4 +1,4 @@
-"""What moving numbers is taken to cost when plans are compared."""
+"""What moving numbers is taken to cost when plans are compared, and what caches are taken to hold."""
 
 from typing import NamedTuple
 
@@ -19,6 +19,17 @@ SPLIT = 0.15  # cycles per number and piece, beyond those of a copy
 FEW_CYCLES = 3e4  # of arithmetic: more are worth rousing another thread for, if that costs little besides
 MANY_CYCLES = 1e5  # and these in any case
 BESIDES = 0.25  # of the cycles between, what is little
+LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
+SLAB_BYTES = 256 * 1024  # of a slab, that L2 keeps beside all else
+FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
+FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
+CLAIM = 50.0  # cycles for a task more
+OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
+ROW = 10.0  # cycles for a row more to copy
+PAGE_AGAIN = 14.0  # cycles to come back to a page, each time that twice as many are met
+MOST_BEYOND = 3.5  # times that counts at most
+BEHIND = 0.35  # of the arithmetic, which all that hides behind
+WAYS, SETS_BYTES = 8, 4096  # of L1, or more: lines that far apart, or a multiple, share a place for so many
 LOOK = 2000.0  # cycles to look at what was noted of numbers that dot products read
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
 from convgrad.plan.costs import (
+    BEHIND,
     LINE,
     LONG,
     MOST_SKIPPED,
@@ -23,13 +24,14 @@ from convgrad.plan.costs import (
     TURN_PLANES,
 )
 from convgrad.plan.general.block_costs import PANEL_BYTES, comes_whole, rows_of_whole
-from convgrad.plan.general.blocks import even_share, packing_cost
-from convgrad.plan.general.bundles import BEHIND, coming_back
+from convgrad.plan.general.blocks import packing_cost
+from convgrad.plan.general.bundles import coming_back
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import MOST_KNOWN_PHASES, reads_in_place, rows_of_l1
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import MOST_SHUFFLED, taps_inside
+from convgrad.plan.shares import even_share
 from convgrad.plan.tiles import (
     TileShape,
     best_sharing_tile,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from convgrad.plan.tiles import FAR, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, NUMBER, VECTOR, cuts, most_rows
+from convgrad.plan.shares import cuts
+from convgrad.plan.steps import FAR, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, NUMBER, VECTOR, most_rows
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.values import frozen
 

@@ -7,27 +7,26 @@ from functools import partial
 from math import prod
 
 from convgrad.plan.axes import GatherAxis, Phase
+from convgrad.plan.shares import cuts, splits
+from convgrad.plan.steps import (
+    FMA_PER_CYCLE,
+    LATENCY,
+    NUMBER,
+    SHUFFLES_PER_CYCLE,
+    TILE_OVERHEAD,
+    VECTOR,
+    dot_cycles,
+    most_rows,
+    step_bound,
+    step_inside,
+)
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import frozen
 
-FMA_PER_CYCLE = 2.0
-LOADS_PER_CYCLE = 2.0  # of vectors
-SHUFFLES_PER_CYCLE = 1.0  # where they are many; tiles of more rows, which have fewer for each product, spill
-BROADCAST = 0.95  # cycles, measured, to load a number into all lanes
-LATENCY = 4.0  # cycles from a multiply-add to the next on the same sum
-DOT_LATENCY = 6.0  # likewise of dot products
-NUMBER, VECTOR = 1.0, 1.1  # cycles, measured, of the ports that load, for a number of A and a vector of B from L2
-ALONE, STREAM = 1.3, 2.3  # of such a vector where they load one vector a cycle, numbers apart; and of nothing but that
-FAR = 0.25  # cycles, not hidden by anything, for a vector of B from there
-SHORT, SHORT_FAR = 0.6, 0.15  # of a load of either, and not hidden for a vector of B, of vectors shorter than lines
-SHORT_LATENCY = 4.4  # between sums of those, which nothing else delays
-HIDING, INSIDE = (3, 4), 1.1  # vectors side by side of tiles that hide it; their cycles in a kernel, as a multiple
 MOST_VECTORS = 6  # side by side in a tile
 UNEVEN, SHORT_UNEVEN = 1.05, 1.02  # cycles, as a multiple, of blocks of lanes of which the last one has fewer vectors
 SPARE = 4  # registers for elements of A that several taps share, which LLVM reads early
 MOST_SHARING = 120  # multiply-adds of a step whose taps share what they read
-CUTS = 12  # ways to cut an axis that are tried
-TILE_OVERHEAD = 12.0  # cycles to set up, and for the loads and stores of C, per register tile and row
 BURST = 0.1  # cycles, times the square of the vectors that a tile writes in place: cores look no further ahead
 TURNED_OVERHEAD = 6.0  # of one that begins with zeros, and whose results are stored as they are turned
 
@@ -39,69 +38,6 @@ class TileShape:
     tile: Ints
     width: int
     cycles: float
-
-
-def step_cycles(
-    rows: int, vectors: int, *, near: bool = False, crowded: bool = False, short: bool = False
-) -> float:  # fmt: skip
-    """Of a tile with vectors along channels, for a step of its sum; B comes from L2, or from L1.
-
-    Where sums leave no register for the last vector of B, every row after the first one loads it again. `short`,
-    vectors are less than lines, of which processors load two in a cycle, and which are far.
-    """
-    if short:
-        return max(rows * vectors / FMA_PER_CYCLE, SHORT * (rows + vectors), SHORT_LATENCY) + SHORT_FAR * vectors
-    loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
-    again = (rows - 1) / LOADS_PER_CYCLE if crowded else 0.0
-    return max(rows * vectors / FMA_PER_CYCLE, NUMBER * rows + loads * vectors + again, LATENCY) + late * vectors
-
-
-def step_inside(
-    rows: int, vectors: int, *, crowded: bool = False, alone: bool = False, short: bool = False
-) -> float:  # fmt: skip
-    """The same in a kernel, of a tile that may hide how far B is; `alone`, see `Machine.loads_alone`."""
-    step = step_cycles(rows, vectors, crowded=crowded, short=short)
-    if short:
-        return step
-    if alone and vectors >= HIDING[0]:
-        return INSIDE * max(step - FAR * vectors, NUMBER * rows + ALONE * vectors, STREAM * vectors)
-    return INSIDE * (step - FAR * vectors) if vectors in HIDING else step
-
-
-def dot_cycles(rows: int, vectors: int, *, near: bool = False) -> float:
-    """The same of a tile of dot products, a pair at a time: what they load takes no more ports than they have."""
-    loads, late = (VECTOR / 2, 0.0) if near else (VECTOR, FAR)
-    loaded = (rows + loads * vectors) / LOADS_PER_CYCLE
-    return max(rows * vectors / FMA_PER_CYCLE, loaded, DOT_LATENCY) + late * vectors
-
-
-def most_rows(registers: int, vectors: int, taps: int = 1, *, crowded: bool = False) -> int:
-    """Rows of a tile that leave room for a row of B per tap in registers, and for an element of A.
-
-    `crowded`, the last vector of B may stay in memory.
-    """
-    return (registers - taps * vectors - (0 if crowded else 1)) // vectors
-
-
-def cuts(total: int, most: int) -> list[int]:
-    """Sizes of at most `most` that cut a total into equal pieces, up to rounding; the fewest pieces first."""
-    if total < 1 or most < 1:
-        return []
-    fewest = -(-total // most)
-    return list(dict.fromkeys(-(-total // pieces) for pieces in range(fewest, min(total, fewest + CUTS) + 1)))
-
-
-def splits(counts: Ints, most: int) -> Iterator[Ints]:
-    """Ways to cut the innermost axes into tiles of at most `most` outputs; only axes inside of which all is whole."""
-    if not counts:
-        yield ()
-        return
-    *outer, inner = counts
-    for size in cuts(inner, most):
-        if size == inner:
-            yield from ((*tile, size) for tile in splits(tuple(outer), max(1, most // size)))
-        else:
-            yield (*([1] * len(outer)), size)
 
 
 def bursts_of(problem: ConvProblem) -> float:
@@ -291,10 +227,3 @@ def sweep_cycles(axes: tuple[GatherAxis, ...], tile: Ints, at_a_tap: float, prod
     visits = prod(axis.visits(size) for axis, size in zip(axes, tile, strict=True))
     tiles = prod(axis.tiles(size) for axis, size in zip(axes, tile, strict=True))
     return visits * at_a_tap + tiles * (TILE_OVERHEAD + products)
-
-
-def step_bound(
-    products: int, broadcasts: int, loads: float, fetch: float = 0.0, shuffles: float = 0.0
-) -> float:  # fmt: skip
-    """Of one step of a sum: the slowest of multiply-adds, loads and the latency of a chain of sums."""
-    return max((products + shuffles) / FMA_PER_CYCLE, BROADCAST * broadcasts + loads / LOADS_PER_CYCLE, LATENCY) + fetch

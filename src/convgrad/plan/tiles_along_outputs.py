@@ -6,19 +6,9 @@ from math import prod
 
 from convgrad.plan.axes import GatherAxis
 from convgrad.plan.general.data_slab import FEW_ROWS, MOST_PARTS, loads_again
-from convgrad.plan.tiles import (
-    FMA_PER_CYCLE,
-    LATENCY,
-    NUMBER,
-    SHORT,
-    SHORT_LATENCY,
-    VECTOR,
-    TileShape,
-    cuts,
-    splits,
-    step_bound,
-    sweep_cycles,
-)
+from convgrad.plan.shares import cuts, splits
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, NUMBER, SHORT, SHORT_LATENCY, VECTOR, step_bound
+from convgrad.plan.tiles import TileShape, sweep_cycles
 
 ASKED_FOR = 0.1  # cycles, not hidden, for a vector that was asked for some steps before
 UNALIGNED = 5.0  # loads that a vector along outputs counts for where it crosses cache lines

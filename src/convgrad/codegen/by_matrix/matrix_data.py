@@ -27,9 +27,8 @@ from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, MatrixDataPlan, halves_of
-from convgrad.plan.costs import LINE
+from convgrad.plan.costs import LINE, SETS_BYTES
 from convgrad.plan.general.data import KEPT_BYTES
-from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.strides import row_major
 from convgrad.values import replace
 

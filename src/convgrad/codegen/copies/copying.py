@@ -10,22 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from convgrad.codegen.copies.contiguous import LEAST_RUN, ContiguousRuns
 from convgrad.codegen.copies.interleave import FEW_PLANES, MOST_PLANES, factors, load_every, overlapping
-from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
-from convgrad.codegen.copies.rounded_squares import RoundedSquares
-from convgrad.codegen.copies.splitting import Pieces
 from convgrad.codegen.copies.squares import Dim, Squares
 from convgrad.codegen.copies.turned_squares import TurnedSquares
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
-from convgrad.codegen.outputs.results import store_exactly, store_ordinary, stream_runs
 from convgrad.codegen.outputs.runs import Run, rounds_together
 from convgrad.plan.costs import MOST_SKIPPED
 from convgrad.values import frozen
+
+if TYPE_CHECKING:
+    from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
+    from convgrad.codegen.copies.splitting import Pieces
 
 
 @frozen(kw_only=True)
@@ -61,9 +61,9 @@ class Copy:
             inner, body = [along_dst, along_src], self._squares(along_dst, along_src).emit
             one, other = along_dst.extent, along_src.extent
             if along_src.src == 1 and self.interleaves(one, other) and along_src.dst == one:
-                body = InterleavedCopy(self).interleave_axes
+                body = self._interleaved().interleave_axes
             elif along_src.src == 1 and self.interleaves(other, one) and along_dst.src == other:
-                body = InterleavedCopy(self).deinterleave_axes
+                body = self._interleaved().deinterleave_axes
         else:
             inner, body = [], self.scalar
         outer = [d for d in dims if all(d is not other for other in inner)]
@@ -72,15 +72,23 @@ class Copy:
     def _squares(self, across: Dim, along: Dim) -> Squares:
         """Of rows that are rounded two at a time, if they may be and there are enough."""
         few_rows = isinstance(across.extent, int) and across.extent <= self.isa.lanes(self.compute)
-        together = self.rounds_by_processor and along.src == 1 and not few_rows
-        return RoundedSquares(self) if together else TurnedSquares(self)
+        if self.rounds_by_processor and along.src == 1 and not few_rows:
+            from convgrad.codegen.copies.rounded_squares import RoundedSquares
+
+            return RoundedSquares(self)
+        return TurnedSquares(self)
+
+    def _interleaved(self) -> InterleavedCopy:
+        from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
+
+        return InterleavedCopy(self)
 
     def emit_planes(
         self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], inner: Dim, planes: int, pitch: int
     ) -> None:
         """Like `emit`, with element q of the inner axis at (q mod planes) · pitch + q div planes in dst."""
         if inner.src == 1:
-            vectors = InterleavedCopy(self)
+            vectors = self._interleaved()
             self.nest(b, src, dst, dims, lambda s, d: vectors.deinterleave(b, s, d, planes, pitch, inner.extent))
             return
 
@@ -98,7 +106,7 @@ class Copy:
         beside = next((d for d in dims if d.dst == 1 and few(d.extent)), Dim(1, 0, 1))
         assert isinstance(beside.extent, int)
         if inner.dst == beside.extent and planes * beside.extent <= MOST_PLANES:  # phases, of a few channels each
-            axes, vectors = [(planes, pitch), (beside.extent, beside.src)], InterleavedCopy(self)
+            axes, vectors = [(planes, pitch), (beside.extent, beside.src)], self._interleaved()
             run, outer = b.mul(inner.extent, beside.extent), [d for d in dims if d is not beside]
             self.nest(b, src, dst, outer, lambda s, d: vectors.interleave(b, s, d, axes, run))
             return
@@ -151,10 +159,14 @@ class Copy:
 
     def store_runs(self, b: Builder, runs: Iterable[Run]) -> None:
         """Round and store several vectors."""
+        from convgrad.codegen.outputs.results import store_exactly, store_ordinary
+
         (store_ordinary if self.ordinary else store_exactly)(b, self.isa, self.dst_dtype, runs)
 
     def stream_runs(self, b: Builder, runs: Iterable[Run]) -> None:
         """Likewise, past the caches."""
+        from convgrad.codegen.outputs.results import stream_runs
+
         stream_runs(b, self.isa, self.dst_dtype, runs, ordinary=self.ordinary)
 
     @property

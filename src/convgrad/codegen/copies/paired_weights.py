@@ -12,14 +12,14 @@ from convgrad.codegen.copies.words import PAIR
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant
 from convgrad.codegen.isa.base import BYTES, shuffle
+from convgrad.codegen.isa.conversions import HIGH
 from convgrad.plan.by_matrix.matrix import COLUMNS
-from convgrad.plan.general.data_in_place import SETS_BYTES
+from convgrad.plan.costs import SETS_BYTES
 from convgrad.values import frozen
 
 ROW_WORDS = COLUMNS  # of a pair of channels, in one tile
 WORD = 4  # bytes
 MOST_TOGETHER = 12  # taps, whose lines of a pair may share a set of L1
-HIGH = -65536  # the bits of the second number of a word
 
 
 @frozen(kw_only=True)

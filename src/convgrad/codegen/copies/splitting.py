@@ -9,10 +9,9 @@ from __future__ import annotations
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant
 from convgrad.codegen.isa.base import Isa
-from convgrad.codegen.isa.conversions import like
+from convgrad.codegen.isa.conversions import HIGH, like
 from convgrad.values import frozen
 
-HIGH = -65536  # the bits of an f32 that are a bf16
 NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an unsigned number
 
 

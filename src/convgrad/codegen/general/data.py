@@ -18,7 +18,6 @@ from convgrad.codegen.loops.half_vectors import lane_columns
 from convgrad.codegen.loops.lanes import first_group, lane_dims, lane_origin
 from convgrad.codegen.loops.sweep import Beside, Sweep
 from convgrad.codegen.module import Stage, round64
-from convgrad.codegen.outputs.whereabouts import look
 from convgrad.codegen.stages import Places, call_part, emit_stage
 from convgrad.plan.general.data import DataPlan
 
@@ -115,6 +114,8 @@ class DataStages(InputSlab, Panels):
         """What finds out where the output is, if that decides how it is stored."""
         if not (self.plan.may_stay and self.isa.streams):
             return None
+        from convgrad.codegen.outputs.whereabouts import look
+
         return lambda b, pointers: look(b, self.plan.problem, pointers[self.output])
 
     def task(self, b: Builder, at: Places, task: Value) -> None:

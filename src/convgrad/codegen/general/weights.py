@@ -16,18 +16,16 @@ from convgrad.codegen.loops.half_vectors import of_taps, weights_columns
 from convgrad.codegen.loops.weights_ahead import WeightsAhead
 from convgrad.codegen.loops.window_sweep import WindowSweep
 from convgrad.codegen.microkernels.contract import Tile
-from convgrad.codegen.microkernels.words import WordsTile, in_words
 from convgrad.codegen.module import Stage, round64
-from convgrad.codegen.outputs.bias import BiasShare
-from convgrad.codegen.outputs.finish import chunk_numbers, finish, finish_with_bias, first_group
-from convgrad.codegen.outputs.own_sums import OwnSums
+from convgrad.codegen.outputs.finish import chunk_numbers, finish, first_group
 from convgrad.codegen.stages import Places, emit_stage
 from convgrad.plan.general.weights import WeightsPlan
-from convgrad.plan.kinds import as_kind
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.values import replace
 
 if TYPE_CHECKING:
+    from convgrad.codegen.outputs.bias import BiasShare
+    from convgrad.codegen.outputs.own_sums import OwnSums
     from convgrad.codegen.watch.verdict import Verdict
 
 
@@ -104,7 +102,9 @@ class SumsStage(WindowSlabs):
         plan = self.plan
         plan.validate()
         scratch, tasks = self.scratch_bytes, self.finish_tasks
-        last = finish_with_bias if plan.problem.bias_gradient else finish
+        last = finish
+        if plan.problem.bias_gradient:
+            from convgrad.codegen.outputs.bias import finish_with_bias as last
 
         def write(b: Builder, at: Places, task: Value) -> None:
             last(plan, b, at, task)
@@ -135,7 +135,11 @@ class SumsStage(WindowSlabs):
             c_rows=tuple(t * of_tap + c * of_row for t in row_taps for c in channels),
             columns=columns, c_columns=of_taps(vectors, len(column_taps), of_tap)[0], halves=halves,
         )  # fmt: skip
-        return as_kind(WordsTile, tile) if plan.may_end_early and in_words(tile) else tile
+        if not (self.lane_dtype == "bf16" and plan.may_end_early):
+            return tile
+        from convgrad.codegen.microkernels.words import in_words
+
+        return in_words(tile)
 
     def task(self, b: Builder, at: Places, task: Value) -> None:
         """All blocks of windows of one chunk."""
@@ -236,6 +240,8 @@ class SumsStage(WindowSlabs):
         """Where a task has its sums to itself."""
         if not self.plan.own_sums:
             return None
+        from convgrad.codegen.outputs.own_sums import OwnSums
+
         sums = b.at(at.scratch, self.own_sums_start, "i8")
         if self.plan.at_once > 1:
             sums = b.at(sums, b.mul(b.sub(self.bundle, self.first_bundle), self.own_sum_bytes), "i8")
@@ -245,6 +251,8 @@ class SumsStage(WindowSlabs):
 
     def _bias_share(self, b: Builder, at: Places, chunk: Index, lane_share: Index, row_share: Index) -> BiasShare:
         """The channels that this task packs, where it is the one to sum them."""
+        from convgrad.codegen.outputs.bias import BiasShare
+
         plan = self.plan
         if plan.problem.bias_gradient == self.row_tensor:
             count = b.minimum(b.sub(plan.row_count, self.first_row), plan.share_rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
 
+HIGH = -65536  # the bits of an f32 that are a bf16, and those of the second number of a word
+
 
 def like(x: Value, kind: str) -> str:
     """The type with the lanes of x."""

@@ -14,9 +14,7 @@ from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
-from convgrad.codegen.outputs.results import store_runs, stream_runs
 from convgrad.codegen.outputs.runs import Run, rounds_together
-from convgrad.codegen.outputs.whereabouts import ask_for, is_far
 from convgrad.values import frozen, replace
 
 Sums = dict[tuple[int, int], Value]  # of row and column
@@ -87,6 +85,8 @@ class Tile:
     def ask(self, b: Builder, c: Value) -> None:
         """For the lines of C, where they are not to go past the caches."""
         if self.may_stay:
+            from convgrad.codegen.outputs.whereabouts import ask_for
+
             ask_for(b, self, c)
 
     def put(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
@@ -95,11 +95,15 @@ class Tile:
 
     def put_by(self, b: Builder, c: Value, stream: Callable[[], None], store: Callable[[], None]) -> None:
         """Likewise by what emits either."""
-        if self.past_caches:
-            far = self.isa.is_aligned(b, c)
-            b.either(b.both(far, is_far(b)) if self.may_stay else far, stream, store)
-        else:
+        if not self.past_caches:
             store()
+            return
+        far = self.isa.is_aligned(b, c)
+        if self.may_stay:
+            from convgrad.codegen.outputs.whereabouts import is_far
+
+            far = b.both(far, is_far(b))
+        b.either(far, stream, store)
 
     def sum(
         self, b: Builder, a: Value, x: Value, first: Sequence[Value], reductions: Sequence[Reduction],
@@ -129,6 +133,8 @@ class Tile:
     def store(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c."""
         if rounds_together(self.c_dtype):
+            from convgrad.codegen.outputs.results import store_runs
+
             store_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
             return
         for value, (place, half) in zip(tile, self._at_c(b, c), strict=True):
@@ -147,6 +153,8 @@ class Tile:
     def stream(self, b: Builder, c: Value, tile: Sequence[Value]) -> None:
         """To c, past the caches: `Isa.stream`; two vectors at a time, if they are rounded to 16 bits."""
         if self.c_dtype and self.c_dtype != self.compute:
+            from convgrad.codegen.outputs.results import stream_runs
+
             stream_runs(b, self.isa, self.c_dtype, self._runs(b, c, tile))
             return
         for value, (place, _) in zip(tile, self._at_c(b, c), strict=True):

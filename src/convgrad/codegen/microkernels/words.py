@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from convgrad.codegen.copies.splitting import HIGH
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE, shuffle
+from convgrad.codegen.isa.conversions import HIGH
 from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.microkernels.products import Taps
 from convgrad.codegen.microkernels.reduction import Reduction
+from convgrad.plan.kinds import as_kind
 from convgrad.values import frozen, replace
 
 ODD = 1 << 44  # in offsets of columns of odd places
@@ -55,12 +56,13 @@ class WordsTile(Tile):
         return _by_twos(b, sums, beside)
 
 
-def in_words(tile: Tile) -> bool:
-    """Whether a tile may be a `WordsTile`: on x86, where no instruction widens bf16."""
+def in_words(tile: Tile) -> Tile:
+    """The tile as a `WordsTile` where it can be: on x86, which has no instruction to widen bf16."""
     lanes = tile.isa.lanes(tile.compute)
     by_twos = all(odd == even + lanes for even, odd in zip(tile.columns[::2], tile.columns[1::2], strict=False))
     plain = not (tile.a_vector or tile.halves or tile.loads or tile.adds or tile.groups)
-    return tile.b_dtype == "bf16" and tile.isa.assembly and plain and by_twos and len(tile.columns) % 2 == 0
+    words = tile.b_dtype == "bf16" and tile.isa.assembly and plain and by_twos and len(tile.columns) % 2 == 0
+    return as_kind(WordsTile, tile) if words else tile
 
 
 def _by_twos(b: Builder, vectors: Sequence[Value], orders: Sequence[list[int]]) -> list[Value]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import TYPE_CHECKING
 
 from convgrad.codegen.copies.copying import Copy, Dim
@@ -12,7 +13,9 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, STORAGE
+from convgrad.codegen.outputs.finish import chunk_numbers, finish
 from convgrad.codegen.outputs.sums import ChannelSums, pairwise
+from convgrad.codegen.stages import Places
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.values import frozen
@@ -121,6 +124,19 @@ class BiasShare:
             return b.select(b.compare("slt", window, axis.windows), index(place), index(axis.image))
 
         return edge(start), edge(stop)
+
+
+def finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
+    """The last task is the bias gradient, or the only one."""
+    sums = b.at(at.shared, plan.chunks * chunk_numbers(plan), ARITHMETIC[plan.compute])
+    if plan.own_sums:
+        finish_bias(plan, b, sums, at.bias)
+        return
+    b.either(
+        b.compare("slt", task, prod(plan.finish_grid)),
+        lambda: finish(plan, b, at, task),
+        lambda: finish_bias(plan, b, sums, at.bias),
+    )
 
 
 def finish_bias(plan: WeightsPlan | PlaneWeightsPlan, b: Builder, sums: Value, target: Value) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.packing import unpack_weights
 from convgrad.codegen.ir import Builder
@@ -11,7 +9,6 @@ from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import ARITHMETIC, BYTES, STORAGE
 from convgrad.codegen.module import round64
-from convgrad.codegen.outputs.bias import finish_bias
 from convgrad.codegen.outputs.sums import across, pairwise
 from convgrad.codegen.stages import Places
 from convgrad.plan.general.weights import WeightsPlan
@@ -27,19 +24,6 @@ def first_group(plan: WeightsPlan, b: Builder, bundle: Index) -> Index:
     """Of a bundle. A direct plan reads whole vectors, so its last bundle begins early and repeats some groups."""
     first = b.mul(bundle, plan.lane_groups)
     return b.minimum(first, plan.problem.groups - plan.lane_groups) if plan.direct else first
-
-
-def finish_with_bias(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:
-    """The last task is the bias gradient, or the only one."""
-    sums = b.at(at.shared, plan.chunks * chunk_numbers(plan), ARITHMETIC[plan.compute])
-    if plan.own_sums:
-        finish_bias(plan, b, sums, at.bias)
-        return
-    b.either(
-        b.compare("slt", task, prod(plan.finish_grid)),
-        lambda: finish(plan, b, at, task),
-        lambda: finish_bias(plan, b, sums, at.bias),
-    )
 
 
 def finish(plan: WeightsPlan, b: Builder, at: Places, task: Value) -> None:

@@ -8,7 +8,7 @@ from convgrad.codegen.copies.interleave import gathered
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
 from convgrad.codegen.isa.base import Isa, shuffle
-from convgrad.codegen.isa.conversions import rounded_to_bfloat
+from convgrad.codegen.isa.conversions import HIGH, rounded_to_bfloat
 from convgrad.codegen.outputs.runs import Run, order_in_turn, store_if_wanted, store_words
 from convgrad.values import replace
 
@@ -73,4 +73,4 @@ def _word_of_pair(b: Builder, even: Value, odd: Value) -> Value:
     """Both as bf16, exactly, in a word, whose upper half the odd number has already."""
     low, high = rounded_to_bfloat(b, even), rounded_to_bfloat(b, odd)
     low = b.binary("lshr", low, constant(low.type, 16))
-    return b.binary("or", low, b.binary("and", high, constant(high.type, -65536)))
+    return b.binary("or", low, b.binary("and", high, constant(high.type, HIGH)))

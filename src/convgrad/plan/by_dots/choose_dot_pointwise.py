@@ -9,14 +9,16 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.dot_pointwise import DotPointwisePlan
 from convgrad.plan.by_dots.dots import LANES, PAIR, DotDataPlan
 from convgrad.plan.by_dots.paired_outputs import paired
-from convgrad.plan.general.block_costs import FAR_BYTES, block_cost
+from convgrad.plan.costs import FAR_BYTES
+from convgrad.plan.general.block_costs import block_cost
 from convgrad.plan.general.blocks import packing_cost
 from convgrad.plan.in_place.choose_flat_data import ALIKE
 from convgrad.plan.in_place.choose_pointwise import MOST_CROSSING, with_blocks
 from convgrad.plan.in_place.flat_data import flat
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
+from convgrad.plan.shares import cuts
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
 

@@ -20,12 +20,14 @@ from convgrad.plan.costs import LOOK, MOVE, SPLIT, TURN, TURN_BACK
 from convgrad.plan.data_candidates import WORTH_IMAGES, DataCandidates, whole_blocks
 from convgrad.plan.few_channels.folded import FoldedPlan
 from convgrad.plan.general.block_costs import PANEL_BYTES, in_planes
-from convgrad.plan.general.blocks import best_blocks, even_share, packing_cost
+from convgrad.plan.general.blocks import best_blocks, packing_cost
 from convgrad.plan.general.data_in_place import rows_of_l1
 from convgrad.plan.groups.turned_data import axes_of_few_taps, can_turn
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, bursts_of, cuts, dot_cycles, most_rows
+from convgrad.plan.shares import cuts, even_share
+from convgrad.plan.steps import dot_cycles, most_rows
+from convgrad.plan.tiles import TileShape, best_tile, best_turned_tile, bursts_of
 from convgrad.plan.units import Products, needs_watch, products_on
 from convgrad.plan.unrolling import unrolled_axes
 from convgrad.plan.window_axes import window_axes

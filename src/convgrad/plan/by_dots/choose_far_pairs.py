@@ -12,7 +12,7 @@ from convgrad.plan.costs import LOOK, SCATTERED, TURN
 from convgrad.plan.general.window_blocks import PACK_WORD, cheapest_window_blocks
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_tiles import best_row_tile
-from convgrad.plan.tiles import DOT_LATENCY, FAR, NUMBER, VECTOR
+from convgrad.plan.steps import DOT_LATENCY, FAR, NUMBER, VECTOR
 from convgrad.plan.units import needs_watch, products_on
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem

@@ -16,7 +16,7 @@ from convgrad.plan.depthwise.plane_rows import is_large, whole_vectors
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE
+from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace

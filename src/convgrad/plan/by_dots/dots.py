@@ -67,7 +67,7 @@ class DotDataPlan(MatrixDataPlan):
 
     @property
     def hides_weights(self) -> bool:
-        """Yes: see `tiles.dot_cycles`."""
+        """Yes: see `steps.dot_cycles`."""
         return True
 
     @property

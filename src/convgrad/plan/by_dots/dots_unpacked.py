@@ -8,10 +8,11 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
 from convgrad.plan.by_dots.dots import LANES, REGISTERS, DotDataPlan
 from convgrad.plan.by_dots.dots_in_place import DotsInPlacePlan, in_place
+from convgrad.plan.costs import SETS_BYTES
 from convgrad.plan.general.data import KEPT_BYTES
-from convgrad.plan.general.data_in_place import SETS_BYTES, rows_of_l1
+from convgrad.plan.general.data_in_place import rows_of_l1
 from convgrad.plan.kinds import as_kind
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import simplify, with_taps_merged
 from convgrad.values import frozen, replace

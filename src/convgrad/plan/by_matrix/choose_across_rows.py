@@ -11,11 +11,13 @@ from convgrad.plan.by_matrix.across_rows import MOST_PHASES, PER_TILE, AcrossRow
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import GATHER, LOAD_ROWS, NEAR_ROW, TILE_OVERHEAD, step_cycles
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
-from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, OVERFLOW, block_cost
-from convgrad.plan.general.blocks import even_share, lanes_shared, own_weights
+from convgrad.plan.costs import OVERFLOW
+from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost
+from convgrad.plan.general.blocks import lanes_shared, own_weights
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.room import roomy
 from convgrad.plan.kinds import as_kind
+from convgrad.plan.shares import even_share
 from convgrad.plan.units import loads_of
 from convgrad.problem.conv import Ints
 from convgrad.values import replace

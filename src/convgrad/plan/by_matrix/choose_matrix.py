@@ -36,12 +36,12 @@ from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan, shifts_pairs
 from convgrad.plan.by_matrix.window_weights import ROWS_TOGETHER, WindowWeightsPlan
 from convgrad.plan.costs import MOVE, SPLIT, TURN
 from convgrad.plan.general.block_costs import NEAR_BYTES, PANEL_BYTES
-from convgrad.plan.general.blocks import best_blocks, even_share
+from convgrad.plan.general.blocks import best_blocks
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import writes_in_place
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import cuts
+from convgrad.plan.shares import cuts, even_share
 from convgrad.plan.units import Products, loads_of, needs_watch, products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints

@@ -8,9 +8,8 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE, SPLIT
+from convgrad.plan.costs import LINE, SETS_BYTES, SPLIT
 from convgrad.plan.general.data import DataPlan
-from convgrad.plan.general.data_in_place import SETS_BYTES
 from convgrad.plan.general.room import MOST_STAGED_BYTES, staged_taps
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import WHOLE, Products

@@ -15,12 +15,11 @@ from convgrad.plan.by_matrix.gathered_weights import GatheredWeightsPlan
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS
 from convgrad.plan.by_matrix.matrix_weights import MatrixWeightsPlan
 from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan
-from convgrad.plan.costs import LOOK, MOVE, SPLIT, TURN
-from convgrad.plan.general.block_costs import OVERFLOW
-from convgrad.plan.general.blocks import even_share
+from convgrad.plan.costs import LOOK, MOVE, OVERFLOW, SPLIT, TURN
 from convgrad.plan.general.room import roomy
 from convgrad.plan.general.window_blocks import FAR_SUM, FAR_SUM_BYTES, SUM_MOVE, SUM_VECTOR, left_idle
-from convgrad.plan.tiles import dot_cycles
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import dot_cycles
 from convgrad.plan.units import loads_of
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import Ints

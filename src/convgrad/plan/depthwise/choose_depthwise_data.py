@@ -9,12 +9,12 @@ from typing import TypeVar
 from convgrad.dtypes import SIZES
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise.plane_rows import is_narrow
-from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, TILE_OVERHEAD
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
 

@@ -11,13 +11,13 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE, LOOK
 from convgrad.plan.depthwise.depthwise_weights import AHEAD_FROM, DepthwiseWeightsPlan, met_on, with_images_as_rows
 from convgrad.plan.depthwise.plane_rows import is_large
-from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.general.window_blocks import SUM_BYTES, most_chunks, rows_of_windows
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.values import replace
 

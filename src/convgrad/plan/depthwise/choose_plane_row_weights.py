@@ -27,7 +27,7 @@ from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows
 from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
 from convgrad.plan.depthwise.plane_rows import is_large, is_narrow, run_bases, whole_vectors
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE
+from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace

@@ -18,7 +18,7 @@ from convgrad.plan.depthwise.plane_rows import (
     whole_vectors,
 )
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE
+from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
 

@@ -24,7 +24,7 @@ from convgrad.plan.depthwise.plane_costs import (
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.general.room import planes_with_room
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.window_axes import WindowAxis, window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import replace

@@ -10,7 +10,8 @@ from convgrad.plan.few_channels.folded import FoldedPlan, folded
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, SHORT, TILE_OVERHEAD, splits
+from convgrad.plan.shares import splits
+from convgrad.plan.steps import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, SHORT, TILE_OVERHEAD
 from convgrad.plan.tiles_along_outputs import PART, ROWS_FAR, ROWS_NEAR_BYTES, VECTOR_BYTES
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.values import replace

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from math import gcd, prod
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import LINE, MOVE, SCALAR, TURN, TURN_BACK
+from convgrad.plan.costs import CLAIM, LINE, MOVE, OVERFLOW, ROW, SCALAR, SLAB_BYTES, TURN, TURN_BACK
 from convgrad.plan.few_channels.run_weights import RunWeightsPlan
-from convgrad.plan.general.block_costs import CLAIM, OVERFLOW, ROW, SLAB_BYTES
-from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.window_blocks import (
     ALONE,
     CHUNK_BYTES,
@@ -22,7 +20,8 @@ from convgrad.plan.general.window_blocks import (
 )
 from convgrad.plan.machine import Machine
 from convgrad.plan.row_tiles import CROSSING, STEP, best_row_tile
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, NUMBER, VECTOR, most_rows
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, NUMBER, VECTOR, most_rows
 from convgrad.plan.units import products_on
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints

@@ -7,12 +7,11 @@ from itertools import product
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import BEYOND_L2, MEMORY_BYTES, MOVE, SCALAR, TURN
+from convgrad.plan.costs import BEYOND_L2, CLAIM, MEMORY_BYTES, MOVE, ROW, SCALAR, TURN
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
-from convgrad.plan.general.block_costs import CLAIM, ROW
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_BYTES, SUM_VECTOR, left_idle
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import replace

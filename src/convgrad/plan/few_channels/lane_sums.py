@@ -8,12 +8,12 @@ from math import prod
 from convgrad.dtypes import SIZES
 from convgrad.plan.along import MOST_SUMS, MOST_WRITTEN, most_together
 from convgrad.plan.costs import LINE
-from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.plan.strides import row_major
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen, replace
 

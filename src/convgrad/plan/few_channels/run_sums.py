@@ -8,12 +8,13 @@ from math import prod
 from convgrad.plan.along import ADDED
 from convgrad.plan.axes import Phase
 from convgrad.plan.few_channels.lane_sums import LaneSumsPlan
-from convgrad.plan.general.blocks import best_blocks, even_share
+from convgrad.plan.general.blocks import best_blocks
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.plan.strides import row_major
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import Ints
 from convgrad.values import frozen, replace
 

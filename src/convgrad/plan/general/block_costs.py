@@ -8,14 +8,27 @@ from __future__ import annotations
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import COPIED, LINE, MOVE, PAGE, TURN, TURN_BACK, worth_sharing
+from convgrad.plan.costs import (
+    CLAIM,
+    COPIED,
+    FAR_BYTES,
+    FAR_INPUT,
+    LINE,
+    MOVE,
+    OVERFLOW,
+    PAGE,
+    ROW,
+    SLAB_BYTES,
+    TURN,
+    TURN_BACK,
+    worth_sharing,
+)
 from convgrad.plan.general.bundles import grouping_cost
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import lines_of_l1
-from convgrad.plan.tiles import INSIDE, step_cycles, step_inside
+from convgrad.plan.steps import INSIDE, step_cycles, step_inside
 
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
-SLAB_BYTES = 256 * 1024
 RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
 LEAST_TASKS = 8  # that keep a few threads evenly busy
@@ -23,7 +36,6 @@ LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each p
 LOPSIDED = 0.7  # of a few tasks, as many as would be even: else the last one is so small that others wait for nothing
 EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally fast, and wait for the last task
 LONG_CYCLES, LAST_TASK = 1e6, 0.8  # of arithmetic that is worth sharing evenly; of a task that a thread waits for
-FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
 STREAMED_BYTES, STREAM_BYTES = 256 * 1024, 32.0  # read in place that L2 does not keep for the next lanes; per cycle
 DISTANT_BYTES, DISTANT = (14 * 2**19, 6 * 2**19), 10.0  # likewise, which L3 may not keep, of one tap and of more
 PANEL_AGAIN_BYTES = 128.0  # per cycle, not hidden, of weights in L2 that a tile meets after those of other groups
@@ -35,9 +47,8 @@ ROWS_BYTES = 28 * 1024  # of a slab that is read about as often as it is multipl
 FEW_ROWS = 5
 ONCE_BYTES = 14 * 1024  # likewise, if one tap meets it, and it is made of whole lines: these pass by, too
 SPILL = 0.4  # cycles for a number that leaves L1 before it is met
-ROW, BEGUN = 10.0, 60.0  # cycles for a row more to copy, and more for a part of one, which begins anew
+BEGUN = 60.0  # cycles more for a part of a row to copy, which begins anew
 READ_RUN, WRITE_RUN = 90.0, 170.0  # cycles, not hidden, to begin a run of a channel's numbers that are not in L2
-FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
 WHOLE_BYTES = 256 * 1024  # of weights that all channels of a position may meet at once
 RUN = 30.0  # cycles, not hidden, to find the numbers of a position, where others lie between them and the next
 READ_NEAR, READ_FAR = 0.1, 1.0  # cycles, not hidden, to read a number of w from L2, and from beyond
@@ -45,11 +56,9 @@ WRITTEN_NEAR, WRITTEN_FAR = 0.2, 1.0  # to write it for others
 SCATTERED, MOVED_AGAIN = 6.0, 0.7  # cycles to pack a number of a few lanes, and more where taps lie side by side
 PLANE_RUN = 30.0  # likewise, in place
 STAGE = 1000.0  # cycles for a stage
-CLAIM = 50.0  # cycles for a task more
 PART, FAR_PART = 4.0, 8.0  # cycles, to copy the numbers of a position that are a part of a line, which L2 may have lost
 THROUGH = ((0, 4.0), (40 * 1024, 6.0), (256 * 1024, 8.0))  # bytes of results, cycles to load and store a vector of them
 COPIED_ROWS = 1.8  # cycles for a copied result, where rows of outputs are all that a slab of one tap is read for
-OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 COLLIDING = 1.5  # likewise, for every time that what a tile meets at a tap outgrows the places of L1 that it shares
 
 

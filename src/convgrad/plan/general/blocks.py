@@ -11,6 +11,7 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
+from convgrad.plan.costs import LEAST_CHANNELS
 from convgrad.plan.general.block_costs import (
     EVEN_TASKS,
     LEAST_TASKS,
@@ -25,19 +26,14 @@ from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import outputs_near, with_weights_in_place, writes_in_place
 from convgrad.plan.general.data_slab import FEW_ROWS
 from convgrad.plan.general.room import MOST_BYTES, roomy
+from convgrad.plan.shares import even_share
 from convgrad.problem.conv import Ints
 from convgrad.values import replace
 
 Plan = TypeVar("Plan", bound=DataPlan)
 
-LEAST_CHANNELS = 16  # of the input, or of the rows, that are worth packing at a time
 FEW_TILES = 8  # of a block read in place, below which it is a whole row
 MOST_PACKINGS = 2  # of the same weights that may be worth while
-
-
-def even_share(total: int, most: int) -> int:
-    """The largest equal share of a total, up to rounding, that is at most `most`."""
-    return max(1, -(-total // max(1, -(-total // most))))
 
 
 def best_blocks(plan: Plan, cycles: float) -> Plan:

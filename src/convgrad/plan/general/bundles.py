@@ -11,7 +11,7 @@ from math import log2, prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import COPIED, PAGE
+from convgrad.plan.costs import BEHIND, COPIED, MOST_BEYOND, PAGE, PAGE_AGAIN
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.general.data_in_place import LARGE, writes_in_place
 from convgrad.problem.conv import Ints
@@ -21,10 +21,8 @@ Plan = TypeVar("Plan", bound=DataPlan)
 
 MOST_BUNDLES = 8  # of the groups of a position that are worth a try
 FEW_PAGES = 10  # of a tensor, up to which a core finds out what comes next in each of them
-AGAIN, MOST_BEYOND = 14.0, 3.5  # cycles to come back to one, each time that twice as many are met; times at most
 FAR_AGAIN = 3.0  # as much for an input that comes from memory
 COPIES_AGAIN = 0.5  # as much for copies
-BEHIND = 0.35  # of the arithmetic, which all that hides behind
 SWEEP, PHASE = 15.0, 5.0  # cycles to begin with the tiles of a group, and of a phase
 
 
@@ -67,7 +65,7 @@ def _pages_again(plan: DataPlan, tensor: str, extent: Ints) -> float:
     *outer, inner = extent
     run = SIZES[p.dtype] * inner * abs(p.strides[tensor][-1]) / PAGE
     beyond = log2(max(1.0, prod(outer) * max(1.0, run) / FEW_PAGES))
-    return p.groups * p.bytes_of(tensor) / PAGE * AGAIN * min(beyond, MOST_BEYOND)
+    return p.groups * p.bytes_of(tensor) / PAGE * PAGE_AGAIN * min(beyond, MOST_BEYOND)
 
 
 def _by_groups(plan: DataPlan) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import gcd, prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES
+from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, SETS_BYTES, WAYS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.values import replace
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
-WAYS, SETS_BYTES = 8, 4096  # of L1, or more: lines that far apart, or a multiple, share a place for so many
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
 CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps

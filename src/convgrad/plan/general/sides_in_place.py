@@ -12,7 +12,7 @@ from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
-from convgrad.plan.general.data_in_place import WAYS as LEAST_WAYS
+from convgrad.plan.costs import WAYS as LEAST_WAYS
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.row_tiles import step_cycles
 

@@ -9,9 +9,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import PAGE
-from convgrad.plan.general.bundles import AGAIN, BEHIND, MOST_BEYOND
-from convgrad.plan.general.data import KEPT_BYTES
+from convgrad.plan.costs import BEHIND, BEYOND_L2, MOST_BEYOND, PAGE, PAGE_AGAIN
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.values import replace
 
@@ -28,7 +26,7 @@ def grouped(plan: Plan, cycles: float, most_chunks: int) -> Plan:
     """With tasks of all groups, or of a few at once, if those come back to many pages else."""
     if not plan.may_group or plan.problem.groups == 1:
         return plan
-    again = sum(_pages(plan, name) for name in "xy") * plan.problem.groups * AGAIN * MOST_BEYOND
+    again = sum(_pages(plan, name) for name in "xy") * plan.problem.groups * PAGE_AGAIN * MOST_BEYOND
     if again - BEHIND * cycles < WORTH * cycles:
         return plan
     groups, chunks = plan.problem.groups, plan.chunks
@@ -44,7 +42,7 @@ def _pages(plan: WeightsPlan, name: str) -> float:
     """Of a side beyond L2 that is read where it lies, if a block of windows has few of them."""
     p, step = plan.problem, abs(plan.problem.strides[name][-1])
     in_place = plan.x_in_place if name == "x" else plan.y_in_place
-    apart = in_place and p.strides[name][2] == 1 and p.bytes_of(name) > KEPT_BYTES
+    apart = in_place and p.strides[name][2] == 1 and p.bytes_of(name) > BEYOND_L2
     positions = prod(plan.block) * (prod(axis.stride for axis in plan.axes) if name == "x" else 1)
     few = positions * SIZES[p.dtype] * step <= FEW_PAGES * PAGE
     return p.bytes_of(name) / PAGE if apart and few else 0.0

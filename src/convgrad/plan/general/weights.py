@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
-from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.room import MOST_STAGED_BYTES, Room
 from convgrad.plan.general.weights_slabs import WeightsSlabs
+from convgrad.plan.shares import even_share
 from convgrad.plan.strides import row_major
 from convgrad.plan.units import makes_ordinary
 from convgrad.problem.conv import ConvProblem, Ints

@@ -12,9 +12,7 @@ from math import ceil, prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.costs import LINE, TURN, worth_sharing
-from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
-from convgrad.plan.general.blocks import LEAST_CHANNELS
+from convgrad.plan.costs import CLAIM, FAR_BYTES, LEAST_CHANNELS, LINE, OVERFLOW, ROW, SLAB_BYTES, TURN, worth_sharing
 from convgrad.plan.general.room import MOST_BYTES, roomy
 from convgrad.plan.general.sides_in_place import crowding, in_place_cycles, ways_in_place
 from convgrad.plan.general.together import grouped

@@ -7,13 +7,12 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import LINE, LOOK, MOVE, SCALAR, TURN, TURN_BACK
-from convgrad.plan.general.block_costs import CLAIM, FAR_BYTES, OVERFLOW, ROW, SLAB_BYTES
-from convgrad.plan.general.blocks import even_share
+from convgrad.plan.costs import CLAIM, FAR_BYTES, LINE, LOOK, MOVE, OVERFLOW, ROW, SCALAR, SLAB_BYTES, TURN, TURN_BACK
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR, left_idle
 from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import replace

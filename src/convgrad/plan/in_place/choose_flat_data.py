@@ -12,7 +12,8 @@ from convgrad.plan.general.data import DataPlan
 from convgrad.plan.in_place.flat_data import FlatDataPlan, flat
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
+from convgrad.plan.shares import cuts
+from convgrad.plan.steps import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD
 from convgrad.values import replace
 
 MOST_CHANNELS = 16  # of the input: as many planes are read at a time

@@ -7,15 +7,14 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import LINE, LOOK, MOVE
+from convgrad.plan.costs import CLAIM, LINE, LOOK, MOVE
 from convgrad.plan.few_channels.choose_window_lanes import MOST_BODIES, MOST_ROWS, SLAB_BYTES
-from convgrad.plan.general.block_costs import CLAIM
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_VECTOR, left_idle
 from convgrad.plan.in_place.in_place_weights import InPlaceWeightsPlan, alike
 from convgrad.plan.in_place.row_weights import RowWeightsPlan, rows_in_memory, written_out
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY
 from convgrad.plan.window_axes import window_axes
 from convgrad.problem.conv import ConvProblem, Ints
 from convgrad.values import replace

@@ -15,7 +15,8 @@ from convgrad.plan.in_place.flat_data import flat
 from convgrad.plan.in_place.pointwise import PointwisePlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD, cuts
+from convgrad.plan.shares import cuts
+from convgrad.plan.steps import BROADCAST, FMA_PER_CYCLE, LATENCY, TILE_OVERHEAD
 from convgrad.values import replace
 
 Pointwise = TypeVar("Pointwise", bound=PointwisePlan)

@@ -10,12 +10,12 @@ from convgrad.plan.axes import gather_axes
 from convgrad.plan.costs import MOVE, TURN_BACK
 from convgrad.plan.few_channels.folded import folded
 from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS
-from convgrad.plan.general.blocks import even_share
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import BROADCAST, FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.values import replace
 

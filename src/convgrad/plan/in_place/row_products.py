@@ -8,12 +8,12 @@ from typing import Any
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.along import ADDED, Along
-from convgrad.plan.general.block_costs import FAR_INPUT
-from convgrad.plan.general.blocks import even_share
+from convgrad.plan.costs import FAR_INPUT
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
-from convgrad.plan.tiles import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
+from convgrad.plan.shares import even_share
+from convgrad.plan.steps import FMA_PER_CYCLE, LATENCY, LOADS_PER_CYCLE, VECTOR
 from convgrad.values import frozen
 
 MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a stream of its own
