@@ -13,7 +13,7 @@ from typing import Any
 
 from convgrad.codegen.copies.asking import L2
 from convgrad.codegen.copies.contiguous import ContiguousRuns
-from convgrad.codegen.copies.copying import Copy, few
+from convgrad.codegen.copies.copying import Copy, few, nearly_contiguous
 from convgrad.codegen.copies.interleave import load_every
 from convgrad.codegen.copies.interleaved_copies import InterleavedCopy
 from convgrad.codegen.copies.paired_squares import PairedSquares
@@ -83,6 +83,8 @@ class PairedCopy(Copy):
         step = self.step
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == step), None)
+        if along_src is None and self._in_rows:
+            along_src = nearly_contiguous(dims, along_dst)
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
@@ -147,7 +149,7 @@ class PairedCopy(Copy):
     def _squares_of(self, across: Dim, along: Dim) -> Squares:
         """Of whole lines of numbers, where rows are as long and it is known how many there are."""
         short = isinstance(along.extent, int) and along.extent <= self.isa.lanes(self.compute)
-        lines = self._in_rows and self.isa.masks and isinstance(across.extent, int) and not short
+        lines = self._in_rows and self.isa.masks and isinstance(across.extent, int) and along.src == 1 and not short
         return PairedSquares(self) if lines else TurnedSquares(self)
 
     def _beside(self, dims: Sequence[Dim], run: Dim) -> Dim | None:
