@@ -72,6 +72,29 @@ def test_words_of_two_rows_are_turned(extents, gap, known):
         assert_copied(target, expected)
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize(("extents", "skip"), [((16, 16), 2), ((5, 41), 2), ((20, 7), 2), ((17, 28), 3)], ids=str)
+def test_words_of_numbers_that_a_stride_parts_are_turned(extents, skip, dtype, known, monkeypatch):
+    """As those side by side are: none is moved alone, and nothing behind the last one is read."""
+    words, numbers = extents
+    step, isa = skip * numbers + 9, BEST
+    source = StridedArray((words, 2, numbers), (2 * step, step, skip), numpy_dtype(dtype), low=known)
+    target = StridedArray((numbers, words, 2), (2 * words + 6, 2, 1), numpy_dtype("bf16"), low=known)
+    source.view[...] = whole_numbers(source.view.shape, dtype)
+    monkeypatch.setattr(PairedCopy, "scalar", None)
+
+    def moved(b, src, dst, extents):
+        room = b.emit("ptr", "alloca [512 x float], align 64")
+        copy = PairedCopy(
+            isa=ISAS[isa], compute="f32", src_dtype=dtype, dst_dtype="f32", partner=step, watch=None, room=room
+        )  # fmt: skip
+        copy.emit(b, src, dst, [Dim(words, 2 * step, 1), Dim(extents[1], skip, words + 3)])
+
+    run_copy(isa, source, target, extents, (True, known), moved)
+    assert_copied(target, source.view.transpose(2, 0, 1).astype(np.float64))
+
+
 def test_lines_that_are_left_out_are_found(monkeypatch):
     monkeypatch.setattr(Squares, "_line_by_line", lambda *_: None)
     with pytest.raises(AssertionError):

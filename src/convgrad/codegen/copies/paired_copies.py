@@ -83,7 +83,7 @@ class PairedCopy(Copy):
         step = self.step
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == step), None)
-        if along_src is None and self._in_rows:
+        if along_src is None and self.partner != 1:
             along_src = nearly_contiguous(dims, along_dst)
         inner: list[Dim] = []
         body: Any = self.scalar
