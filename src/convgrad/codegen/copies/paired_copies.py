@@ -28,6 +28,7 @@ from convgrad.values import frozen, replace
 
 LEAST_RUN = 4  # words, of which several runs are worth putting together
 MOST_APART = 8  # numbers from a word to the next, up to which all that lies between is loaded and dropped
+MOST_UNKNOWN = 4  # likewise of two rows, where it is not known how many words there are
 
 
 @frozen(kw_only=True)
@@ -84,7 +85,8 @@ class PairedCopy(Copy):
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == step), None)
         if along_src is None and self.partner != 1:
-            along_src = nearly_contiguous(dims, along_dst)
+            near = [d for d in dims if isinstance(d.extent, int) or d.src <= MOST_UNKNOWN]
+            along_src = nearly_contiguous(near, along_dst)
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
