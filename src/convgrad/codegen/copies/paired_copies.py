@@ -84,9 +84,6 @@ class PairedCopy(Copy):
         step = self.step
         along_dst = next((d for d in dims if d.dst == 1), None)
         along_src = next((d for d in dims if d.src == step), None)
-        if along_src is None and self.partner != 1:
-            near = [d for d in dims if isinstance(d.extent, int) or d.src <= MOST_UNKNOWN]
-            along_src = nearly_contiguous(near, along_dst)
         inner: list[Dim] = []
         body: Any = self.scalar
         if along_dst is not None and along_dst is along_src:
@@ -104,8 +101,15 @@ class PairedCopy(Copy):
             inner, body = [along_dst, along_src], self._squares_of(along_dst, along_src).emit
         elif along_dst is not None and step < along_dst.src <= MOST_APART:
             inner, body = [along_dst], ContiguousRuns(self).every
+        elif along_dst is not None and (near := self._near(dims, along_dst)):
+            inner, body = [along_dst, near], TurnedSquares(self).emit
         outer = [d for d in dims if all(d is not other for other in inner)]
         self.nest(b, src, dst, self.in_order(outer), lambda s, d: body(b, s, d, *inner))
+
+    def _near(self, dims: Sequence[Dim], along_dst: Dim) -> Dim | None:
+        """An axis of which vectors of two rows hold several words, whose numbers others lie between."""
+        known = [d for d in dims if isinstance(d.extent, int) or d.src <= MOST_UNKNOWN]
+        return None if self.partner == 1 else nearly_contiguous(known, along_dst)
 
     def emit_odd(self, b: Builder, src: Value, dst: Value, dims: Sequence[Dim], count: int, step: int) -> None:
         """Words of an odd number of channels, `step` apart, at every position; the last one is with zero."""
@@ -151,7 +155,7 @@ class PairedCopy(Copy):
     def _squares_of(self, across: Dim, along: Dim) -> Squares:
         """Of whole lines of numbers, where rows are as long and it is known how many there are."""
         short = isinstance(along.extent, int) and along.extent <= self.isa.lanes(self.compute)
-        lines = self._in_rows and self.isa.masks and isinstance(across.extent, int) and along.src == 1 and not short
+        lines = self._in_rows and self.isa.masks and isinstance(across.extent, int) and not short
         return PairedSquares(self) if lines else TurnedSquares(self)
 
     def _beside(self, dims: Sequence[Dim], run: Dim) -> Dim | None:
