@@ -104,7 +104,9 @@ class SumsStage(WindowSlabs):
         scratch, tasks = self.scratch_bytes, self.finish_tasks
         last = finish
         if plan.problem.bias_gradient:
-            from convgrad.codegen.outputs.bias import finish_with_bias as last
+            from convgrad.codegen.outputs.bias import finish_with_bias
+
+            last = finish_with_bias
 
         def write(b: Builder, at: Places, task: Value) -> None:
             last(plan, b, at, task)
