@@ -261,7 +261,7 @@ MUTANTS = {
         bias.BiasShare, "_x_share", without_what_windows_leave, NAMED["gaps between windows are summed, too"]
     ),
     "chunks of sums per channel are not added": Mutant(
-        finish, "finish_bias", first_chunk_alone, summed("several chunks and blocks", "y")
+        bias, "finish_bias", first_chunk_alone, summed("several chunks and blocks", "y")
     ),
     "the tail of a row is not summed": Mutant(
         ChannelSums, "_sum", without_tail, summed("depthwise, channels first", "x")
