@@ -42,6 +42,7 @@ MOST_PIECES = 8  # tiles of a row, that are written out for what lies beside it
 MOST_ZEROS = 64 * 1024  # numbers of a row that a tile may reach over
 LOAD = 0.6  # cycles of a vector that begins with a cache line, and of a sum, either way
 AGAIN = 2.0  # likewise, of tiles of some taps of a row, where L1 does not hold what they meet, or L2 all sums
+WIDENED = 1.0  # cycles more for a vector of 16 bits, or for one number in all lanes, beside what could be packed once
 SUM = 6.0  # cycles, measured, for a vector of sums of each chunk: cleared, fetched, stored and added up
 LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
 LOOPED = 1.36  # times the cycles of tiles of a row of taps, whose sums come and go, of numbers that meet long vectors
@@ -187,13 +188,14 @@ def _cycles(plan: DepthwiseWeightsPlan) -> float:
         step = max(SIZES[plan.problem.dtype] * abs(plan.problem.strides[name][-1]) for name in "xy")
         load = LOAD if plan.x_columns + plan.columns <= lines_of_l1(step) else AGAIN
         of_sum = max(load, LOAD if SIZES[plan.compute] * plan.sum_size <= SUM_BYTES else AGAIN)
+    widened = WIDENED if plan.problem.dtype != plan.compute and not plan.spread else 0.0
     for (tap_rows, many), taps in product(((1, met),) if plan.looped else plan.tap_pieces, plan.column_pieces):
         x_rows = row.stride * (plan.rows - 1) + tap_rows if row.stride < tap_rows else plan.rows * tap_rows
         between = inner.stride * (plan.columns - 1) + inner.dilation * (len(taps) - 1) + 1
         sums = tap_rows * len(taps)
         read = x_rows * min(between, plan.columns * len(taps)) + plan.rows * plan.columns
         loads = load * read + of_sum * 2 * sums
-        of_tile += many * max(sums * plan.rows * plan.columns / FMA_PER_CYCLE, loads)
+        of_tile += many * (max(sums * plan.rows * plan.columns / FMA_PER_CYCLE, loads) + widened * read)
     looped = plan.looped and not plan.spread and plan.lanes * SIZES[plan.compute] == LINE
     return _tiles(plan) * plan.vectors * of_tile * (LOOPED if looped else 1.0)
 
