@@ -158,6 +158,39 @@ def test_memory_is_asked_for_ahead_where_tensors_are_large():
     assert "prefetch" in lower(large).ir
 
 
+@pytest.mark.parametrize(("axes", "batch", "asked"), [
+    (((8000,), (8000,), (31,), (1,), (1,), (15,)), 2, False),  # images are rows, and a tile has both
+    (((8000,), (8000,), (31,), (1,), (1,), (15,)), 8, False),  # the next two begin 4 MB further on
+    (((300,), (300,), (31,), (1,), (1,), (15,)), 64, True),
+    (((16, 8192), (16, 8192), (3, 3), (1, 1), (1, 1), (1, 1)), 1, False),
+    (((64, 512), (64, 512), (3, 3), (1, 1), (1, 1), (1, 1)), 1, True),
+])  # fmt: skip
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_rows_that_are_none_or_far_are_not_asked_for(axes, batch, asked, isa):
+    """Addresses behind a tensor take a core as long as any page that it has to find, and what is far is gone again."""
+    plan = plan_of(problem_of(axes, 32, batch=batch), isa)
+    assert ("prefetch" in lower(plan).ir) == asked
+
+
+@pytest.mark.parametrize(("taps", "expected"), [
+    ((5, 5), (1, 1, [5])), ((7, 7), (1, 1, [7])), ((3, 9), (1, 1, [5, 4])), ((3, 3), (1, 3, [3])),
+])  # fmt: skip
+def test_fewer_rows_of_windows_leave_registers_for_taps_of_a_row(taps, expected):
+    """Sums of half a row come and go twice as often, and too few of them wait for each other."""
+    axes = ((20, 20), (20, 20), taps, (1, 1), (1, 1), tuple(t // 2 for t in taps))
+    plan = plan_of(problem_of(axes, 16), "avx2")
+    assert (plan.rows, plan.tap_rows, [len(piece) for piece in plan.column_pieces]) == expected
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("f32", True), ("f16", False), ("bf16", False)])
+def test_numbers_that_tiles_widen_again_are_better_packed_once(dtype, expected):
+    """Each number of the single channel is met by 81 taps, for seven vectors of channels."""
+    problem = dense_problem(
+        Unknown.W, (302, 302), (100, 100), (9, 9), channels=(1, 56), stride=3, low=3, layout="NXC", dtype=dtype
+    )
+    assert isinstance(choose(problem, machine_for("avx2")), DepthwiseWeightsPlan) == expected
+
+
 @pytest.mark.parametrize("isa", ISAS)
 def test_channels_that_lie_apart_are_left_to_others(isa):
     """Rows of channels first."""

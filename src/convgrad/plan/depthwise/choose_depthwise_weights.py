@@ -64,7 +64,8 @@ def depthwise_weights_candidates(
     if _fits(plan):
         predicted = _cycles(plan)
         plan = _blocked(plan, predicted)
-        yield (predicted if plan.in_pieces else min(predicted, ALIKE * cycles)), plan
+        row_by_row = plan.rows == plan.tap_rows == 1 < plan.axes[-2].taps  # whose sums come and go as often
+        yield (predicted if plan.in_pieces or row_by_row else min(predicted, ALIKE * cycles)), plan
         yield from _by_dots(plan, machine)
 
 
@@ -97,7 +98,10 @@ def _tiled(base: WeightsPlan, machine: Machine) -> DepthwiseWeightsPlan | None:
     columns = SHORT if windows <= SHORT_WINDOWS else COLUMNS
     if looped or tap_rows < 1:
         tap_rows, columns = 1, SHORT
-        tap_columns = even_share(taps[-1], min(MOST_IN_ROW, machine.registers - SPARE - rows * COLUMNS))
+        rows, tap_columns = min(
+            ((many, _some_of_a_row(base, machine, many)) for many in dict.fromkeys((rows, 1))),
+            key=lambda tile: -(-taps[-1] // tile[1]),
+        )
     elif wider := _wider(base, machine):
         rows, columns, tap_rows = wider, SHORT, taps[-2]
     return as_kind(
@@ -110,6 +114,11 @@ def _tiled(base: WeightsPlan, machine: Machine) -> DepthwiseWeightsPlan | None:
 def _rows_of_taps(base: WeightsPlan, machine: Machine, rows: int) -> int:
     """Whose sums fit the registers beside so many rows of windows."""
     return (machine.registers - SPARE) // base.problem.taps[-1] - rows
+
+
+def _some_of_a_row(base: WeightsPlan, machine: Machine, rows: int) -> int:
+    """Taps of a row, all or even shares, whose sums fit the registers beside some windows of so many rows."""
+    return even_share(base.problem.taps[-1], min(MOST_IN_ROW, machine.registers - SPARE - rows * COLUMNS))
 
 
 def _rows(base: WeightsPlan, machine: Machine) -> int:

@@ -12,7 +12,7 @@ from convgrad.problem.conv import ConvProblem
 from convgrad.values import frozen, replace
 
 AHEAD_FROM = 1024 * 1024  # bytes of x and y from which on they are asked for ahead
-TOO_FAR = 512 * 1024  # bytes ahead: from there on nothing stays in L2 until it is met
+TOO_FAR = 512 * 1024  # bytes ahead, which do not stay in L2 until they are met, or lie behind a tensor of a few rows
 
 Met = list[tuple[int, int]]  # windows of a tile that meet an element, each at which tap
 
@@ -116,10 +116,9 @@ class DepthwiseWeightsPlan(WeightsPlan):
 
     @property
     def asks_ahead(self) -> bool:
-        """Whether memory is asked for before it is read: of the next rows, if there are any, and they are near."""
-        p = self.problem
+        """Whether memory is asked for before it is read: the next rows, if they are near."""
         near = all(abs(self.bytes_ahead(name)) < TOO_FAR for name in "xy" if self.vectors_of(name))
-        return near and self.rows < self.axes[-2].windows and is_large(p, AHEAD_FROM)
+        return near and is_large(self.problem, AHEAD_FROM)
 
     def validate(self) -> None:
         """Assert what the emitter relies on."""
