@@ -12,6 +12,8 @@ from codegen.buffers import StridedArray
 from codegen.copies import AROUND_LANES, PAIRS, assert_copied, bounded, box_copy, copy_of, run_copy, whole_numbers
 from codegen.emitted import each_isa
 from convgrad.codegen.copies.copying import Dim
+from convgrad.codegen.ir import Builder
+from convgrad.codegen.ir_module import Module
 from convgrad.dtypes import numpy_dtype
 
 
@@ -52,6 +54,19 @@ def test_an_axis_is_divided_into_planes(isa, case):
     expected[:, q % planes * pitch + q // planes] = source.view.astype(np.float64)
     np.testing.assert_array_equal(target.view.astype(np.float64), expected)
     assert target.buffer.redzone_is_whole()
+
+
+@pytest.mark.parametrize(("run", "alone"), [(16, 0), (27, 1), (14, 0), (15, 1), (5, 1), (4, 0)])
+@pytest.mark.parametrize("joined", [False, True])
+def test_without_masks_one_number_of_two_planes_is_left_at_most(run, alone, joined):
+    """Vectors begin early, and are shorter where there are fewer numbers than two of them have."""
+    copy, module = copy_of("avx2", "f32", "f32"), Module()
+    b = Builder(module, "f", [("ptr", "src"), ("ptr", "dst")], exported=True)
+    emit = copy.emit_phases if joined else copy.emit_planes
+    emit(b, *b.arguments, [], Dim(run, 1, 1), 2, 20)
+    b.finish()
+    assert "rest" not in str(module)  # a loop over numbers
+    assert str(module).count("load float,") == alone
 
 
 @each_isa

@@ -101,7 +101,8 @@ def _emit_groups(
 
     `vectors(q, lanes in the run, lanes in planes)` moves them; besides it is told how much of the run is done already.
 
-    If `again`, the last group begins early, some numbers being moved twice, where it ends with the run.
+    If `again`, the last group begins early, some numbers being moved twice, where it ends with the run; without masks
+    anywhere, so that one of each plane is left at most.
     """
     group = planes * lanes
     whole = b.mul(b.floor_div(run, group), group)
@@ -109,8 +110,11 @@ def _emit_groups(
     rest = b.sub(run, whole)
     if rest == 0:
         return
-    if again and isinstance(run, int) and isinstance(rest, int) and run >= group and rest % planes == 0:
-        vectors(run - group, None, None, run // group * group)
+    if again and isinstance(run, int) and run >= group and (run % planes == 0 or not isa.masks):
+        first = (run - group) // planes * planes
+        vectors(first, None, None, run // group * group)
+        for q in range(first + group, run):
+            scalar(q, q % planes, q // planes)
         return
 
     def tail() -> None:

@@ -15,6 +15,8 @@ from convgrad.values import frozen
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
 
+LEAST_LANES = 2
+
 
 @frozen
 class InterleavedCopy:
@@ -22,13 +24,21 @@ class InterleavedCopy:
 
     copy: Copy
 
+    def _lanes(self, planes: int, run: Index) -> int:
+        """Of the vectors that are moved: without masks fewer where whole ones of all planes are more than there is."""
+        isa = self.copy.isa
+        lanes = isa.lanes(self.copy.compute)
+        while isinstance(run, int) and not isa.masks and lanes > LEAST_LANES and planes * lanes > run:
+            lanes //= 2
+        return lanes
+
     def interleave(self, b: Builder, src: Value, dst: Value, axes: Sequence[tuple[int, int]], run: Index) -> None:
         """dst[q] = src[place of plane q mod planes + q div planes] for q < run.
 
         Planes are those of some axes, outermost first, of each of which they are so many and so far apart.
         """
         copy, planes = self.copy, prod(extent for extent, _ in axes)
-        lanes = copy.isa.lanes(copy.compute)
+        lanes = copy.isa.lanes(copy.compute) if copy.streams else self._lanes(planes, run)
 
         def source(plane: Index, position: Index) -> Value:
             indices = b.split(plane, [extent for extent, _ in axes])
@@ -61,7 +71,7 @@ class InterleavedCopy:
     def deinterleave(self, b: Builder, src: Value, dst: Value, planes: int, plane_step: int, run: Index) -> None:
         """dst[(q mod planes) · plane_step + q div planes] = src[q] for q < run."""
         copy = self.copy
-        lanes = copy.isa.lanes(copy.compute)
+        lanes = self._lanes(planes, run)
 
         def load(q: Index, count: Value | None) -> Value:
             return copy.load_row(b, copy.src_run(b, src, q), 1, lanes, count)

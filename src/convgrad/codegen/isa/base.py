@@ -279,10 +279,11 @@ class Isa:
         """Row i, lane j becomes row j, lane i; as many rows as lanes, a power of two.
 
         log2(lanes) rounds; each exchanges the off-diagonal blocks of half the size of the round before. Where half of
-        the rows are known to be zero, LLVM leaves out more than assembly gains.
+        the rows are known to be zero, LLVM leaves out more than assembly gains, which is for whole vectors.
         """
         lanes = len(rows)
-        if self.assembly and rows[lanes // 2].text != "zeroinitializer":
+        whole = rows[0].type in map(self.vector, ARITHMETIC)
+        if self.assembly and whole and rows[lanes // 2].text != "zeroinitializer":
             return _assembled(b, rows[0].type, x86.turn(lanes, self.vector_bytes), "", rows, " memory(none)")
         half = lanes // 2
         while half:
