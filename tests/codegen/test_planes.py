@@ -8,7 +8,7 @@ import pytest
 from codegen.dense_problems import problem_of
 from codegen.random_problems import _axis, check, strides_for, strides_in
 from convgrad.dtypes import COMPUTE
-from convgrad.plan.choose import variants
+from convgrad.plan.choose import choose, variants
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.plan.machine import machine_for
@@ -90,3 +90,12 @@ def test_whole_tiles_of_16_bits_are_written_from_registers(isa, dtype, stride):
         assert plan.direct_if_whole
         assert not plan.direct
         check(problem, isa, variant=variant, low=True)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_weights_of_strides_are_summed_along_rows_in_all_types(dtype):
+    """Short vectors take rows of 16 bits apart in little more time than those of f32."""
+    problem = problem_of(
+        Unknown.W, (28, 28), (14, 14), (3, 3), groups=384, channels=(1, 1), stride=2, low=1, dtype=dtype
+    )
+    assert isinstance(choose(problem, machine_for("avx2")), PlaneWeightsPlan)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import MOVE
+from convgrad.plan.costs import LINE, MOVE
 from convgrad.plan.depthwise.plane_costs import (
     FAR,
     MOST_PHASES,
@@ -33,7 +33,7 @@ MOST_ROWS = 14  # of windows, written out together
 STEP = 2.0  # cycles of a turn of the loop around a tile
 PLANE = 30.0  # cycles of a plane besides, for every tile
 SUM = 1.0  # cycles for a vector of sums that a plane fetches and stores
-ROW_WIDENED = 24.0  # cycles of a row of 16-bit numbers besides, that is taken apart into phases
+ROW_WIDENED, SHORT_WIDENED = 24.0, 6.0  # cycles of a row of 16-bit numbers besides, that is taken apart into phases
 LEAST_TASKS, MOST_TASKS = 16, 32
 MOST_CHUNKS = 16
 LINE_CYCLES = 8.0  # of arithmetic for every line that is fetched meanwhile: with less, loads wait
@@ -132,8 +132,9 @@ def _cycles(plan: PlaneWeightsPlan) -> float:
     tiles = sum(many for _, many in plan.tap_pieces) * -(-inner.taps // plan.tap_columns)
     besides = blocks * (tiles * outer_taps * PLANE + SUM * plan.taps)
     x = plan.x_slab
-    widened = inner.stride > 1 and p.dtype != plan.compute
-    x_moved = blocks * x.rows * (ROW + (ROW_WIDENED if widened else 0.0) + MOVE * x.held[-1])
+    widening = SHORT_WIDENED if SIZES[plan.compute] * plan.lanes < LINE else ROW_WIDENED
+    widened = widening if inner.stride > 1 and p.dtype != plan.compute else 0.0
+    x_moved = blocks * x.rows * (ROW + widened + MOVE * x.held[-1])
     y_rows = prod(axis.windows for axis in plan.axes[1:-1])
     y_moved = y_rows * (ROW + MOVE * inner.windows)
     return p.groups * p.batch * (arithmetic + besides + x_moved + y_moved)
