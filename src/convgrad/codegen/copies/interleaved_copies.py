@@ -15,7 +15,7 @@ from convgrad.values import frozen
 if TYPE_CHECKING:
     from convgrad.codegen.copies.copying import Copy
 
-LEAST_LANES = 2
+LEAST_LANES = 2  # of vectors
 
 
 @frozen
