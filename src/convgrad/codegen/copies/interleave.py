@@ -101,8 +101,8 @@ def _emit_groups(
 
     `vectors(q, lanes in the run, lanes in planes)` moves them; besides it is told how much of the run is done already.
 
-    If `again`, the last group begins early, some numbers being moved twice, where it ends with the run. Without masks it
-    does so wherever the run ends: what is left then are fewer numbers than planes.
+    If `again`, the last group begins early, some numbers being moved twice, where it ends with the run. Without masks
+    it does so wherever the run ends: what is left then are fewer numbers than planes.
     """
     group = planes * lanes
     whole = b.mul(b.floor_div(run, group), group)
