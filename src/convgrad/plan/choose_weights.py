@@ -191,7 +191,9 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
     )  # fmt: skip
     yield from _along_channels(base, machine)
     if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
-        shape = best_row_tile(c, base.axes[-1], groups * k, lanes, machine.registers, rows_shift=True, a_vector=True)
+        shape = best_row_tile(
+            c, base.axes[-1], groups * k, lanes, machine.tile_registers, rows_shift=True, a_vector=True
+        )
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
         turn = TURN_PLANES if c == k == 1 else TURN
         each = (MOVE if side_by_side else turn if c == 1 else SCALAR) * k
@@ -216,7 +218,7 @@ def _along_channels(base: WeightsPlan, machine: Machine) -> Iterator[tuple[float
     sides: list[tuple[float, float, WeightsPlan]] = []
     for side, rows, across, other in (("y", p.x_channels, p.y_channels, "x"), ("x", p.y_channels, p.x_channels, "y")):
         shape = best_row_tile(
-            rows, base.axes[-1], across, base.lanes, machine.registers, rows_shift=side == "y", ends_early=True
+            rows, base.axes[-1], across, base.lanes, machine.tile_registers, rows_shift=side == "y", ends_early=True
         )
         lane_step, row_step = (abs(p.w_strides[n]) for n in ((1, 2) if side == "y" else (2, 1)))
         turn = TURN_APART if base.fills_lines and abs(p.strides[side][-1]) > 1 else TURN

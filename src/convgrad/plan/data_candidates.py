@@ -126,13 +126,13 @@ class DataCandidates:
         straight = self.lines and prod(self.problem.taps) == 1 and not self.out_channels_first
 
         def tiled(first: int, *, inside: bool = False, rows: int | None = None) -> Predicted:
-            registers = self.machine.registers
+            machine = self.machine
             if self.sharing:
-                shape = best_sharing_tile(axes, self.channels, self.lanes, registers, first=first, most=rows)
+                shape = best_sharing_tile(axes, self.channels, self.lanes, machine.registers, first=first, most=rows)
             else:
                 shape = best_tile(
-                    axes, self.channels, self.lanes, registers, first=first, inside=inside,
-                    lines=self.lines, most=rows, alone=self.machine.loads_alone, short=not self.lines,
+                    axes, self.channels, self.lanes, machine.tile_registers, first=first, inside=inside,
+                    lines=self.lines, most=rows, alone=machine.loads_alone, short=not self.lines,
                     bursts=bursts_of(self.problem) if inside and straight else 0.0,
                 )  # fmt: skip
             taps = prod(self.problem.taps)
@@ -255,7 +255,7 @@ class DataCandidates:
         def tiled(*, whole: bool = False) -> tuple[TileShape, DataPlan]:
             shape = best_spread_tile(
                 counts, problem.groups, channels, self.channels[0] * taps, max(1, together), inner.in_step, lanes,
-                self.machine.registers, whole=whole,
+                self.machine.tile_registers, whole=whole,
             )  # fmt: skip
             many = shape.width // lanes * (lanes // self.channels_out)
             return shape, self._planned(shape, spread=True, pixel_major=True, lane_groups=many)

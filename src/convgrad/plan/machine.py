@@ -75,6 +75,11 @@ class Machine:
         return replace(self, isa="avx2", lanes_f32=self.lanes_f32 // 2)
 
     @property
+    def tile_registers(self) -> int:
+        """Registers of sums and operands of a tile: if not added at once, a product needs one, too."""
+        return self.registers if self.has_fma else self.registers - 1
+
+    @property
     def has_tiles(self) -> bool:
         """Whether there is a matrix unit, or something that acts as one."""
         return self.isa in ("amx", "amx_emulated")

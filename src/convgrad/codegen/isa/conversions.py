@@ -45,34 +45,42 @@ def bfloats_of_two(b: Builder, low: Value, high: Value) -> Value:
 
 
 def half_to_float(b: Builder, raw: Value) -> Value:
-    """Exact: exponent and fraction move into place, and a product with 2^112 mends the bias, subnormals included."""
-    whole = like(raw, "i32")
-    bits = b.cast("zext", raw, whole)
-    sign = b.binary("shl", b.binary("and", bits, constant(whole, 0x8000)), constant(whole, 16))
-    body = b.binary("shl", b.binary("and", bits, constant(whole, 0x7FFF)), constant(whole, 13))
-    number = like(raw, "float")
-    scaled = b.binary("fmul", b.cast("bitcast", body, number), constant(number, 2.0**112))
-    special = b.compare_like("uge", body, 0x0F800000)
-    finite = b.cast("bitcast", scaled, whole)
-    mended = b.select(special, b.binary("or", body, constant(whole, 0x7F800000)), finite)
-    return b.cast("bitcast", b.binary("or", mended, sign), number)
+    """Exact: exponent and fraction move into place, and a product with 2^112 mends the bias, subnormals included.
+
+    They are shifted down with their sign, whose copies go. Infinities and NaNs then lack some bits of the exponent.
+    """
+    whole, number = like(raw, "i32"), like(raw, "float")
+    high = b.binary("shl", b.cast("zext", raw, whole), constant(whole, 16))
+    moved = b.binary("and", b.binary("ashr", high, constant(whole, 3)), constant(whole, -0x70000001))
+    scaled = b.binary("fmul", b.cast("bitcast", moved, number), constant(number, 2.0**112))
+    exponent = b.binary("and", moved, constant(whole, 0x0F800000))
+    special = b.cast("sext", b.compare_like("eq", exponent, 0x0F800000), whole)
+    missing = b.binary("and", special, constant(whole, 0x7F800000))
+    return b.cast("bitcast", b.binary("or", b.cast("bitcast", scaled, whole), missing), number)
 
 
 def float_to_half(b: Builder, value: Value) -> Value:
-    """Round to nearest even by integers; subnormal results by the rounding of an addition of 0.5."""
+    """Round to nearest even by an addition: to a power of two so much larger that one unit of its last place is one of
+    the half's, which is 2^-24 of a subnormal one.
+
+    What is too large counts as 2^16, whose bits are those of infinity; so does a NaN, and gets its own bits back.
+    """
     whole, number = like(value, "i32"), value.type
     bits = b.cast("bitcast", value, whole)
-    sign = b.binary("and", bits, constant(whole, 0x80000000 - (1 << 32)))
-    size = b.binary("xor", bits, sign)
-    odd = b.binary("and", b.binary("lshr", size, constant(whole, 13)), constant(whole, 1))
-    bias = constant(whole, 0xFFF - (112 << 23))
-    normal = b.binary("lshr", b.binary("add", size, b.binary("add", odd, bias)), constant(whole, 13))
-    tiny = b.binary("fadd", b.cast("bitcast", size, number), constant(number, 0.5))
-    subnormal = b.binary("sub", b.cast("bitcast", tiny, whole), constant(whole, 0x3F000000))
-    finite = b.select(b.compare_like("ult", size, 0x38800000), subnormal, normal)
-    nan = b.compare_like("ugt", size, 0x7F800000)
-    payload = b.binary("or", b.binary("and", b.binary("lshr", size, constant(whole, 13)), constant(whole, 0x3FF)),
-                       constant(whole, 0x7E00))  # fmt: skip
-    large = b.select(nan, payload, constant(whole, 0x7C00))
-    result = b.select(b.compare_like("uge", size, 0x477FF000), large, finite)
-    return b.cast("trunc", b.binary("or", result, b.binary("lshr", sign, constant(whole, 16))), like(value, "i16"))
+    size = b.binary("and", bits, constant(whole, 0x7FFFFFFF))
+    sign = b.binary("ashr", b.binary("xor", bits, size), constant(whole, 16))
+    large = constant(number, 2.0**16)
+    size = b.cast("bitcast", size, number)
+    size = b.select(b.compare_floats("olt", size, large), size, large)
+    power = b.binary("and", b.cast("bitcast", size, whole), constant(whole, 0x7F800000))
+    least, power = constant(number, 2.0**-14), b.cast("bitcast", power, number)
+    power = b.cast("bitcast", b.select(b.compare_floats("ogt", power, least), power, least), whole)
+    far = b.cast("bitcast", b.binary("add", power, constant(whole, 13 << 23)), number)
+    units = b.binary("sub", b.cast("bitcast", b.binary("fadd", size, far), whole), power)
+    bias = constant(whole, -(13 << 23) - (113 << 10))
+    finite = b.binary("add", b.binary("add", units, bias), b.binary("lshr", power, constant(whole, 13)))
+    payload = b.binary("or", b.binary("lshr", bits, constant(whole, 13)), constant(whole, 0x200))
+    nan = b.cast("sext", b.compare_floats("uno", value, value), whole)
+    nan = b.binary("and", b.binary("and", payload, constant(whole, 0x3FF)), nan)
+    result = b.binary("or", b.binary("or", finite, nan), sign)
+    return b.cast("trunc", result, like(value, "i16"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index, vector_of
+from convgrad.codegen.ir_module import Index, Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import BYTES, STORAGE, first_lanes
 from convgrad.codegen.outputs.sums import across
@@ -42,7 +42,7 @@ class Inside:
     def unless_nan(self, total: Value, wanted: Value, more: Callable[[], Value]) -> Value:
         """`more()`, unless the sum is NaN already, in all wanted lanes: it will not become anything else."""
         b, lanes = self.b, self.plan.lanes
-        nan = b.emit(vector_of(lanes, "i1"), f"fcmp uno {total}, {total.text}")
+        nan = b.compare_floats("uno", total, total)
         nan = b.binary("and", nan, wanted)
         if self.plan.sums_lanes:  # one is enough
             settled = b.emit("i1", f"icmp ne {b.cast('bitcast', nan, f'i{lanes}')}, 0")

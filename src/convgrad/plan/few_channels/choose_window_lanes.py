@@ -42,7 +42,7 @@ def window_lanes_candidates(problem: ConvProblem, machine: Machine) -> Iterator[
         lane_groups=1, spread=False, row_channels=1, tile_taps=1, block=(1,) * len(axes), chunks=1, lane_shares=1,
         row_shares=1, x_pixel_major=False,
     )  # fmt: skip
-    shape = min(_tiles(base, machine.registers), key=lambda shape: shape[0], default=None)
+    shape = min(_tiles(base, machine.tile_registers), key=lambda shape: shape[0], default=None)
     if shape is not None:
         _, rows, taps, vectors = shape
         plan = replace(base, row_channels=rows, tile_taps=taps, vectors=vectors)

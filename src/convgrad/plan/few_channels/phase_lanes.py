@@ -168,8 +168,8 @@ def phase_lanes_candidates(base: DataPlan, machine: Machine, cost: float) -> Ite
     cost += (TURNED if together else SCATTERED) * prod(p.shapes["w"])
     for first in (1, 0):
         shape = best_tile(
-            axes, (p.y_channels, inner.x_channels), base.lanes, machine.registers, first=first, lines=base.fills_lines,
-            alone=machine.loads_alone, short=not base.fills_lines,
+            axes, (p.y_channels, inner.x_channels), base.lanes, machine.tile_registers, first=first,
+            lines=base.fills_lines, alone=machine.loads_alone, short=not base.fills_lines,
         )  # fmt: skip
         tiled = replace(plan, tile=shape.tile, block=shape.tile, width=shape.width)
         yield WORTH * shape.cycles + cost, replace(tiled, blocks_per_task=tiled.lane_blocks)
