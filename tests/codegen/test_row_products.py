@@ -19,7 +19,6 @@ from convgrad.plan.in_place.row_products import RowProductsPlan
 from convgrad.plan.machine import available_isas, machine_for
 from convgrad.problem.conv import Unknown
 
-F16 = {"dtype": "f16", "out_dtype": "f16"}
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
 # batch, groups, channels of x and y, taps
 SHAPES = {
@@ -50,10 +49,10 @@ def plan_of(problem, isa):
 def test_every_shape(name, isa, monkeypatch):
     """With a bias, in tiles, blocks, pieces and shares of other sizes; rows of 16 bits are longer, else."""
     monkeypatch.setattr(along, "LONG_ROW", 0)
+    monkeypatch.setattr(along, "LONG_HALVES", 0)
     rng, machine = np.random.default_rng(len(name)), machine_for(isa)
     found = 0
-    widened = () if isa == "portable" else ("f16", "bf16")  # by an instruction or two
-    for seed, dtype in enumerate(("f32", "f32", *(["f32"] if isa == "avx512" else []), *widened)):
+    for seed, dtype in enumerate(("f32", "f32", *(["f32"] if isa == "avx512" else []), "f16", "bf16")):
         problem = problem_of(*SHAPES[name], bias=seed in (1, 3), bias_stride=1 + seed, dtype=dtype, out_dtype=dtype)
         plan = plan_of(problem, isa)
         if plan is None:
@@ -73,6 +72,42 @@ def test_every_shape(name, isa, monkeypatch):
             check_plan(problem, one, machine, seed, low=bool(seed % 2))
     _, _, given, _, taps = SHAPES[name]
     assert found or (isa != "avx512" and given * np.prod(taps) % machine.lanes_f32), "without masks, whole vectors"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("widened", ["nothing", "images", "weights", "both"])
+def test_what_is_met_again_is_widened_once(widened, dtype, isa):
+    """Images that several blocks of weights meet, weights that several tiles do; the last tile begins early."""
+    problem, machine = problem_of(11, 1, 603, 10, (4, 4), dtype=dtype, out_dtype=dtype), machine_for(isa)
+    plan = plan_of(problem, isa)
+    if plan is None:
+        assert isa != "avx512"
+        problem = problem_of(11, 1, 604, 10, (4, 4), dtype=dtype, out_dtype=dtype)
+        plan = plan_of(problem, isa)
+    images, weights = widened in ("images", "both"), widened in ("weights", "both")
+    for pieces in (1, 5):
+        one = replace(
+            plan, tile=(1, 3), block=(1, 9 if weights else 3), width=4, piece=-(-plan.vectors // pieces),
+            blocks_per_task=2 if images else 1,
+        )  # fmt: skip
+        assert (one.widens_images, one.widens_weights) == (images, weights)
+        check_plan(problem, one, machine, pieces, low=bool(pieces % 2))
+    plan = plan_of(replace(problem, dtype="f32", out_dtype="f32"), isa)
+    assert not plan.widens_images
+    assert not plan.widens_weights
+
+
+def test_rows_of_16_bits_are_long_ones():
+    """Of shorter ones images may be many, and how many there are decides nothing: parts have the bits of the whole."""
+    for isa, lanes in (("avx512", 16), ("avx2", 8), ("portable", 4)):
+        for dtype, vectors in (("f16", 512 if isa == "portable" else 128), ("bf16", 128), ("f32", 8)):
+            for batch in (1, 100):
+                found = [
+                    plan_of(problem_of(batch, 1, count * lanes, 20, (1,), dtype=dtype, out_dtype=dtype), isa)
+                    for count in (vectors - 1, vectors)
+                ]
+                assert [plan is not None for plan in found] == [False, True], (isa, dtype, batch)
 
 
 def test_some_plans_have_pieces_and_some_ask_for_weights_ahead():
@@ -130,9 +165,8 @@ def test_what_it_is_for():
 def test_what_has_a_unit_is_left_to_it():
     """16 bits are widened where nothing else computes with them; dot products have rows of their own."""
     of = {dtype: problem_of(4, 1, 256, 5, (4, 4), dtype=dtype, out_dtype=dtype) for dtype in ("f16", "bf16")}
-    assert not isinstance(choose(problem_of(4, 1, 255, 5, (4, 4), **F16), machine_for("avx512")), RowProductsPlan)
     for isa, f16, bf16 in (
-        ("avx512", True, True), ("avx2", True, True), ("portable", False, False),
+        ("avx512", True, True), ("avx2", True, True), ("portable", True, True),
         ("avx512_bf16_emulated", True, False), ("amx_emulated", False, False),
     ):  # fmt: skip
         machine = machine_for(isa)

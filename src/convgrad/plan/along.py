@@ -11,7 +11,8 @@ from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import with_taps_merged
 
 LEAST_GIVEN = 16  # channels that are many, whatever vectors hold
-LONG_ROW = 4096  # numbers of 16 bits of a row, which is widened again and again: of shorter ones images may be many
+LONG_ROW = 128  # vectors of a row of 16 bits, which is widened piece by piece: of shorter ones images may be many
+LONG_HALVES = 512  # likewise of f16, in vectors so short that there may be no instruction for it
 LEAST_WIDENED = 8  # lanes of vectors that 16 bits are widened to by an instruction or two, again for every tile
 ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which there should be registers
 MOST_PARTED = ((7 / 8, 4), (3 / 4, 2))  # channels solved for, where vectors of the input are filled to less than that
@@ -51,10 +52,12 @@ def lanes_sum(
     few = adds_lanes(p, lanes, registers, most)
     if few and solved_for(p) <= most_together(registers):
         return Along.CHANNELS
-    alone = p.dtype == "f32" or (most is None and lanes >= LEAST_WIDENED)  # else a unit has more arithmetic
-    if alone and adds_runs(p, lanes):
+    plain = p.dtype == "f32"
+    alone = plain or most is None  # else a unit has more arithmetic
+    if alone and (plain or lanes >= LEAST_WIDENED) and adds_runs(p, lanes):
         return Along.RUNS
-    long = p.dtype == "f32" or p.x_channels * prod(p.taps) >= LONG_ROW
+    least = LONG_ROW if p.dtype == "bf16" or lanes >= LEAST_WIDENED else LONG_HALVES
+    long = plain or p.x_channels * prod(p.taps) >= least * lanes
     rows = (alone and long) or (dots and p.dtype == "bf16")
     if whole and rows and multiplies_rows(p, lanes):
         return Along.ROWS

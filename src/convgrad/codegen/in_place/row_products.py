@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from convgrad.codegen.copies.copying import Copy
+from convgrad.codegen.copies.squares import Dim
 from convgrad.codegen.few_channels.lane_sums import lanes_added
 from convgrad.codegen.general.data import DataStages
 from convgrad.codegen.ir import Builder
@@ -20,14 +22,21 @@ from convgrad.values import replace
 
 
 class RowProductsStages(DataStages):
-    """The stage of a plan. Scratch of a task holds its sums, tile by tile, if rows have several pieces."""
+    """The stage of a plan. Scratch of a task holds its sums, tile by tile, if rows have several pieces.
+
+    Behind them what is widened of the piece, if anything is: of all images, and of a block of rows of weights.
+    """
 
     plan: RowProductsPlan
 
     @property
     def main_bytes(self) -> int:
-        """Of the sums."""
-        return round64(SIZES[self.plan.compute] * self.plan.sums_size)
+        """Of the sums, and of what is widened."""
+        return sum(self._parts())
+
+    def _parts(self) -> list[int]:
+        numbers = (self.plan.sums_size, *self.plan.widened_sizes)
+        return [round64(SIZES[self.plan.compute] * each) for each in numbers]
 
     def _task(self, b: Builder, at: Places, task: Value) -> None:
         plan = self.plan
@@ -38,11 +47,17 @@ class RowProductsStages(DataStages):
         tiles = b.minimum(b.floor_div(b.add(b.sub(plan.axes[-1].count, start), size - 1), size), plan.image_tiles)
 
         def piece(number: Index, ends: bool) -> None:
+            if plan.widens_images:
+                self._widen_images(b, at, (group, start), number, ends=ends)
+
             def block(n: Index, _: object) -> None:
+                if plan.widens_weights:
+                    self._widen_weights(b, at, (group, n), number, ends=ends)
+
                 def tile(t: Index, _: object) -> None:
                     image = b.minimum(b.add(start, b.mul(t, size)), plan.axes[-1].count - size)
                     kept = b.add(b.mul(b.sub(n, first), plan.image_tiles), t)
-                    self._tile(b, at, (group, n, image), kept, number, ends=ends)
+                    self._tile(b, at, (group, n, image), (start, kept), number, ends=ends)
 
                 b.loop(0, tiles, tile, name="images")
                 self.look(b, at, (group, n), (start, number), ends=ends)
@@ -53,19 +68,28 @@ class RowProductsStages(DataStages):
         piece(plan.pieces - 1, True)
 
     def _tile(
-        self, b: Builder, at: Places, which: tuple[Index, Index, Index], kept: Index, piece: Index, *, ends: bool
+        self, b: Builder, at: Places, which: tuple[Index, Index, Index], task: tuple[Index, Index], piece: Index, *,
+        ends: bool,
     ) -> None:  # fmt: skip
-        """A piece of the sums of some images and channels; `ends`, the last one, and what becomes of them."""
-        plan, p, (group, block, image) = self.plan, self.plan.problem, which
+        """A piece of the sums of some images and channels; `ends`, the last one, and what becomes of them.
+
+        Of the `task`, where its images begin, and which of its tiles this is.
+        """
+        plan, p, (group, block, image), (start, kept) = self.plan, self.plan.problem, which, task
         tile = self._shape()
-        begin = b.mul(piece, plan.piece * plan.in_vector)
-        rows = b.dot([(group, p.x_strides[1]), (image, p.x_strides[-1])])
-        a = b.at(at.x, b.add(rows, begin), STORAGE[p.dtype])
-        x = b.at(at.w, b.add(lane_origin(plan, b, group, block, *p.w_strides[:2]), begin), STORAGE[p.dtype])
+        a, x = self._images_at(b, at, group, image, piece), self._weights_at(b, at, group, block, piece)
         sums = b.at(at.scratch, b.mul(kept, len(tile.rows) * plan.width * plan.lanes), self.kind)
         steps = self.steps(ends=ends)
         first = self._begun(b, at, tile, (group, block), sums, piece)
-        values = tile.sum(b, a, x, first, [Reduction(0, steps, plan.in_vector, plan.in_vector)])
+        whole, near_a, near_x = tile, a, x
+        if plan.widens_images:
+            near = b.mul(b.sub(image, self._first_image(b, start)), self._long)
+            near_a = b.at(self._widened(b, at)[0], near, self.kind)
+            whole = replace(whole, a_dtype=plan.compute, rows=tuple(n * self._long for n in range(len(tile.rows))))
+        if plan.widens_weights:
+            near_x, columns = self._widened(b, at)[1], range(len(tile.columns))
+            whole = replace(whole, b_dtype=plan.compute, columns=tuple(n * self._long for n in columns))
+        values = whole.sum(b, near_a, near_x, first, [Reduction(0, steps, plan.in_vector, plan.in_vector)])
         if not ends:
             tile.store(b, sums, values)
             return
@@ -78,6 +102,50 @@ class RowProductsStages(DataStages):
             values = part.sum(b, a, x, values, [])
         place = b.add(lane_origin(plan, b, group, block, *p.y_strides[1:3]), b.mul(image, p.y_strides[-1]))
         self._finish(b, b.at(at.y, place, STORAGE[p.out_dtype]), values)
+
+    def _images_at(self, b: Builder, at: Places, group: Index, image: Index, piece: Index) -> Value:
+        """The piece of a row of an image."""
+        p = self.plan.problem
+        row = b.dot([(group, p.x_strides[1]), (image, p.x_strides[-1])])
+        return b.at(at.x, b.add(row, b.mul(piece, self._long)), STORAGE[p.dtype])
+
+    def _weights_at(self, b: Builder, at: Places, group: Index, block: Index, piece: Index) -> Value:
+        """The piece of the first row of weights of a block of lanes."""
+        p = self.plan.problem
+        row = lane_origin(self.plan, b, group, block, *p.w_strides[:2])
+        return b.at(at.w, b.add(row, b.mul(piece, self._long)), STORAGE[p.dtype])
+
+    def _widened(self, b: Builder, at: Places) -> tuple[Value, Value]:
+        """Where images and weights are once they are widened."""
+        sums, images, _ = self._parts()
+        return b.at(at.scratch, sums, "i8"), b.at(at.scratch, sums + images, "i8")
+
+    def _first_image(self, b: Builder, start: Index) -> Index:
+        """Of a task whose images begin there: where those that are left are fewer than a tile has, it begins early."""
+        return b.minimum(start, self.plan.axes[-1].count - self.plan.tile[-1])
+
+    def _widen_images(self, b: Builder, at: Places, which: tuple[Index, Index], piece: Index, *, ends: bool) -> None:
+        (group, start), plan = which, self.plan
+        first = self._first_image(b, start)
+        count = b.minimum(b.sub(plan.axes[-1].count, first), plan.block[-1])
+        source = self._images_at(b, at, group, first, piece)
+        self._widen(b, source, self._widened(b, at)[0], count, plan.problem.x_strides[-1], ends=ends)
+
+    def _widen_weights(self, b: Builder, at: Places, which: tuple[Index, Index], piece: Index, *, ends: bool) -> None:
+        source = self._weights_at(b, at, *which, piece)
+        self._widen(b, source, self._widened(b, at)[1], self.plan.width, self.plan.problem.w_strides[1], ends=ends)
+
+    def _widen(self, b: Builder, source: Value, target: Value, rows: Index, step: int, *, ends: bool) -> None:
+        """Whole vectors of the piece of some rows."""
+        plan = self.plan
+        copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=plan.problem.dtype, dst_dtype=plan.compute)
+        along = Dim(self.steps(ends=ends) * plan.in_vector, 1, 1)
+        copy.emit(b, source, target, [Dim(rows, step, self._long), along])
+
+    @property
+    def _long(self) -> int:
+        """Numbers of a piece, but for the last one."""
+        return self.plan.piece * self.plan.in_vector
 
     def steps(self, *, ends: bool) -> int:
         """Vectors of a piece."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
 
@@ -49,6 +51,8 @@ def half_to_float(b: Builder, raw: Value) -> Value:
 
     They are shifted down with their sign, whose copies go. Infinities and NaNs then lack some bits of the exponent.
     """
+    if not raw.type.startswith("<"):
+        return _alone(b, raw, half_to_float)
     whole, number = like(raw, "i32"), like(raw, "float")
     high = b.binary("shl", b.cast("zext", raw, whole), constant(whole, 16))
     moved = b.binary("and", b.binary("ashr", high, constant(whole, 3)), constant(whole, -0x70000001))
@@ -65,6 +69,8 @@ def float_to_half(b: Builder, value: Value) -> Value:
 
     What is too large counts as 2^16, whose bits are those of infinity; so does a NaN, and gets its own bits back.
     """
+    if not value.type.startswith("<"):
+        return _alone(b, value, float_to_half)
     whole, number = like(value, "i32"), value.type
     bits = b.cast("bitcast", value, whole)
     size = b.binary("and", bits, constant(whole, 0x7FFFFFFF))
@@ -84,3 +90,10 @@ def float_to_half(b: Builder, value: Value) -> Value:
     nan = b.binary("and", b.binary("and", payload, constant(whole, 0x3FF)), nan)
     result = b.binary("or", b.binary("or", finite, nan), sign)
     return b.cast("trunc", result, like(value, "i16"))
+
+
+def _alone(b: Builder, x: Value, converted: Callable[[Builder, Value], Value]) -> Value:
+    """A single number, in a vector of its own: it would go back and forth between registers of either kind."""
+    vector = vector_of(4, x.type)
+    result = converted(b, b.emit(vector, f"insertelement {vector} zeroinitializer, {x}, i64 0"))
+    return b.emit(result.type.split(" x ")[1][:-1], f"extractelement {result}, i64 0")

@@ -79,10 +79,31 @@ class RowProductsPlan(DataPlan):
         return self.blocks_per_task * self.image_tiles * self.tile[-1] * self.width * self.lanes
 
     @property
+    def widens_images(self) -> bool:
+        """Whether pieces of rows of images, of 16 bits, are widened once, as many blocks of weights meet them."""
+        return self._widens and self.blocks_per_task > 1
+
+    @property
+    def widens_weights(self) -> bool:
+        """Whether pieces of rows of weights are, as many tiles of images meet them."""
+        return self._widens and self.image_tiles > 1
+
+    @property
+    def _widens(self) -> bool:
+        return self.problem.dtype != self.compute and not self.ON_UNITS and self.piece > 0
+
+    @property
+    def widened_sizes(self) -> tuple[int, int]:
+        """Numbers of pieces of a task's images, and of one block of rows of weights, that are widened."""
+        numbers = self.piece * self.in_vector
+        images, weights = self.image_tiles * self.tile[-1], self.width
+        return images * numbers * self.widens_images, weights * numbers * self.widens_weights
+
+    @property
     def fetched_ahead(self) -> int:
         """Bytes by which rows of weights are asked for before they are read: of those that L3 hardly holds."""
         p = self.problem
-        return AHEAD_BYTES if p.bytes_of("w") > FAR_INPUT else 0
+        return AHEAD_BYTES if p.bytes_of("w") > FAR_INPUT and not self.widens_weights else 0
 
     @property
     def may_pack_weights(self) -> bool:
