@@ -18,6 +18,7 @@ FAR_TILES, FAR_BYTES = 30, 2 * 1024 * 1024  # up to which tiles, and so far apar
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
 FEW_WIDENED = 30, 20  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
 FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
+ONCE_TILES, ONCE_ROWS = 3, 128  # likewise of shorter vectors, if rows are so many that they are on their way together
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
 NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
@@ -150,4 +151,6 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     for share in shares:
         if not crowded or few or row * plan.taps * share <= room:
             return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
+    if tiles <= ONCE_TILES and plan.taps * plan.i_block >= ONCE_ROWS:
+        return replace(plan, reads_weights=True, packs_weights=False)
     return plan
