@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd, prod
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.along import LEAST_WIDENED
 from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, SETS_BYTES, WAYS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import Machine
@@ -16,7 +17,8 @@ CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewi
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FAR_TILES, FAR_BYTES = 30, 2 * 1024 * 1024  # up to which tiles, and so far apart, they are worth reading from L3
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
-FEW_WIDENED = 30, 20  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
+FEW_WIDENED = 30, 4  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
+FEW_AT_ONCE = 20  # of those that an instruction widens which hardly counts
 FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
 ONCE_TILES, ONCE_ROWS = 3, 128  # likewise of shorter vectors, if rows are so many that they are on their way together
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
@@ -145,7 +147,7 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     crowded, few = row % CROWDED == 0, tiles <= FEWEST_TILES and plan.fills_lines
     room = FAR_BYTES if tiles <= FAR_TILES and plan.fills_lines else CROWDED_BYTES[plan.taps > 1]
     most = FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES
-    if tiles > (most if p.dtype == plan.compute else FEW_WIDENED[not plan.fills_lines]):
+    if tiles > (most if p.dtype == plan.compute else _most_widened(plan)):
         return plan
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
     for share in shares:
@@ -154,3 +156,13 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     if tiles <= ONCE_TILES and plan.taps * plan.i_block >= ONCE_ROWS:
         return replace(plan, reads_weights=True, packs_weights=False)
     return plan
+
+
+def _most_widened(plan: DataPlan) -> float:
+    """Tiles up to which each may widen the weights that it meets. Of shorter vectors a step has less arithmetic."""
+    if plan.fills_lines:
+        return FEW_WIDENED[0]
+    if plan.problem.dtype == "bf16" and plan.lanes < LEAST_WIDENED:
+        return FEW_AT_ONCE
+    met = prod(axis.visits(1) / max(1, axis.count) for axis in plan.axes)  # taps of an output that are not beside x
+    return FEW_WIDENED[1] * plan.taps / max(1.0, met)
