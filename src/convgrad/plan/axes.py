@@ -84,6 +84,12 @@ class GatherAxis:
         last = self.in_step * (self.count - 1 - (self.count - 1) % tile)  # of the last tile's first output
         return low + self.in_step * (tile - 1) < 0 or last + high >= self.in_extent
 
+    @property
+    def met_taps(self) -> range:
+        """Taps r, from the first to the last that meets the input for any output."""
+        ends = [(phase.tap, phase.tap + (phase.taps - 1) * self.tap_step) for phase in self.phases if phase.taps]
+        return range(min(first for first, _ in ends), max(last for _, last in ends) + 1) if ends else range(0)
+
     def tiles(self, size: int) -> int:
         """Of so many outputs side by side, of all phases."""
         return sum(-(-phase.count // size) for phase in self.phases)

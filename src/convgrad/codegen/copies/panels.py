@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convgrad.codegen.copies.copying import Copy, Dim
 from convgrad.codegen.copies.input_slab import channels_of
-from convgrad.codegen.copies.packing import pack_weights_panel
+from convgrad.codegen.copies.packing import at_taps, in_pieces, pack_weights_panel
 from convgrad.codegen.copies.zeroing import emit_zero
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Module, Value
@@ -108,13 +108,27 @@ class Panels:
         self, b: Builder, at: Places, source: Value, target: Value, *,
         lanes: list[tuple[Index, int, int]], channels: tuple[Index, int, int],
     ) -> None:  # fmt: skip
-        """The weights at `source` in the order of the microkernel."""
+        """The weights at `source` in the order of the microkernel, but for taps that meet the input nowhere."""
         plan, p = self.plan, self.plan.problem
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
-        pack_weights_panel(
-            b, copy, source, target, at.scratch, lanes=lanes, channels=channels,
-            taps=list(zip(p.taps, p.w_strides[3:], strict=True)), width=plan.width, whole=whole_lanes(plan),
-        )  # fmt: skip
+        taps = list(zip(p.taps, p.w_strides[3:], strict=True))
+        kernel = tuple(range(n) for n in p.taps)
+        met = tuple(axis.met_taps for axis in plan.axes[1:]) if type(plan) is DataPlan else kernel
+
+        def some(firsts: list[Index], counts: list[int]) -> None:
+            of, to = at_taps(b, [b.add(n, r.start) for n, r in zip(firsts, met, strict=True)], taps)
+            there = b.at(target, b.mul(to, channels[1] * plan.width), self.packed_kind)
+            pack_weights_panel(
+                b, copy, b.at(source, of, STORAGE[p.dtype]), there, at.scratch, lanes=lanes, channels=channels,
+                taps=[(n, step) for n, (_, step) in zip(counts, taps, strict=True)], width=plan.width,
+                whole=whole_lanes(plan),
+            )  # fmt: skip
+
+        if met == kernel:
+            some([0] * len(taps), [n for n, _ in taps])
+        else:  # row by row, since others lie between them
+            extents = tuple(map(len, met))
+            in_pieces(b, extents, (*[1] * (len(taps) - 1), extents[-1]), some)
 
     # --- of one task alone
 
