@@ -52,6 +52,26 @@ def packing(problem, machine):
                 yield replace(plan, packs_weights=True, reads_weights=False)
 
 
+def packed(layout, *axes):
+    """First and last of each axis, and how many at a time, of an axis by its extents of x and y, taps, stride, low."""
+    image, windows, taps, stride, low = zip(*axes, strict=True)
+    problem = problem_of(Unknown.Y, image, windows, taps, stride=stride, low=low, channels=(37, 40), layout=layout)
+    plan = next(plan for plan in variants(problem, machine_for("portable")) if type(plan) is DataPlan)
+    met, at_once = plan.packed_taps
+    return [(r.start, r.stop) for r in met], at_once
+
+
+def test_what_is_packed_at_a_time():
+    """Near taps in one run if they are half of a kernel at most, a single one alone, others row by row."""
+    halved, single, most, every = (2, 1, 4, 2, 1), (1, 1, 3, 1, 1), (3, 1, 5, 3, 2), (9, 9, 3, 1, 1)
+    assert packed("NXC", halved, halved) == ([(1, 3), (1, 3)], (1, 2))
+    assert packed("NCX", halved, halved) == ([(1, 3), (0, 4)], (2, 4))
+    assert packed("NCX", single, single) == ([(1, 2), (1, 2)], (1, 1))
+    assert packed("NCX", most, every) == ([(0, 5), (0, 3)], (5, 3))
+    assert packed("NXC", most, every) == ([(2, 5), (0, 3)], (3, 3))
+    assert packed("NCX", every, every) == packed("NXC", every, every) == ([(0, 3), (0, 3)], (3, 3))
+
+
 @each_isa
 @BOTH
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])

@@ -112,8 +112,7 @@ class Panels:
         plan, p = self.plan, self.plan.problem
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=p.dtype, dst_dtype=plan.compute)
         taps = list(zip(p.taps, p.w_strides[3:], strict=True))
-        kernel = tuple(range(n) for n in p.taps)
-        met = tuple(axis.met_taps for axis in plan.axes[1:]) if type(plan) is DataPlan else kernel
+        met, at_once = plan.packed_taps
 
         def some(firsts: list[Index], counts: list[int]) -> None:
             of, to = at_taps(b, [b.add(n, r.start) for n, r in zip(firsts, met, strict=True)], taps)
@@ -124,11 +123,7 @@ class Panels:
                 whole=whole_lanes(plan),
             )  # fmt: skip
 
-        if met == kernel:
-            some([0] * len(taps), [n for n, _ in taps])
-        else:  # row by row, since others lie between them
-            extents = tuple(map(len, met))
-            in_pieces(b, extents, (*[1] * (len(taps) - 1), extents[-1]), some)
+        in_pieces(b, tuple(map(len, met)), at_once, some)
 
     # --- of one task alone
 

@@ -229,9 +229,27 @@ class DataPlan(DataSlab):
     # --- memory of a task
 
     @property
+    def packed_taps(self) -> tuple[tuple[range, ...], Ints]:
+        """Taps of each axis that are packed, not those that meet the input for no output, and how many at a time.
+
+        Where several of those that are met lie together in memory, before channels do, they are taken in one run, with
+        what lies between them, if that is half of all at most: whole kernels follow each other. Others row by row, as
+        in the panel some that nobody packs lie between.
+        """
+        p = self.problem
+        kernel = tuple(range(n) for n in p.taps)
+        if type(self) is not DataPlan:
+            return kernel, p.taps
+        met = tuple(axis.met_taps for axis in self.axes[1:])
+        if met != kernel and prod(map(len, met)) > 1 and abs(p.w_strides[-1]) < min(map(abs, p.w_strides[1:3])):
+            met = (met[0] if 2 * len(met[0]) <= p.taps[0] else kernel[0], *kernel[1:])
+        counts = tuple(map(len, met))
+        return met, counts if counts[1:] == p.taps[1:] else (*[1] * (len(counts) - 1), counts[-1])
+
+    @property
     def taps_staged(self) -> Ints:
         """Taps of each axis that weights are put in order of at a time, while they are packed."""
-        return staged_taps(self.problem.taps, self.width * SIZES[self.compute])
+        return staged_taps(self.packed_taps[1], self.width * SIZES[self.compute])
 
     @property
     def staged_bytes(self) -> int:
