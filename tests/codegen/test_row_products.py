@@ -93,6 +93,8 @@ def test_what_is_met_again_is_widened_once(widened, dtype, isa):
         )  # fmt: skip
         assert (one.widens_images, one.widens_weights) == (images, weights)
         check_plan(problem, one, machine, pieces, low=bool(pieces % 2))
+    long = plan_of(problem_of(1, 1, 2**19, 9, (1,), dtype=dtype, out_dtype=dtype), isa)
+    assert not replace(long, blocks_per_task=2).widens_images, "2 MiB of one image"
     plan = plan_of(replace(problem, dtype="f32", out_dtype="f32"), isa)
     assert not plan.widens_images
     assert not plan.widens_weights

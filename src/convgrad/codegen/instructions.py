@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from convgrad.codegen.ir_module import Index, Module, Value, constant, index, lanes_of, vector_of
+from convgrad.codegen.ir_module import Index, Module, Value, constant, index, like
 
 
 class Instructions:
@@ -75,15 +75,15 @@ class Instructions:
     def compare(self, op: str, x: Index, y: Index) -> Value:
         """Of two i64, or of two vectors of integers."""
         x, y = index(x), index(y)
-        return self.emit(_truths(x), f"icmp {op} {x}, {y.text}")
+        return self.emit(like(x, "i1"), f"icmp {op} {x}, {y.text}")
 
     def compare_like(self, op: str, x: Value, number: int) -> Value:
         """Of an integer, or each lane of a vector of them, with a constant."""
-        return self.emit(_truths(x), f"icmp {op} {x}, {constant(x.type, number).text}")
+        return self.emit(like(x, "i1"), f"icmp {op} {x}, {constant(x.type, number).text}")
 
     def compare_floats(self, op: str, x: Value, y: Value) -> Value:
         """Of two floating-point numbers, or lane by lane."""
-        return self.emit(_truths(x), f"fcmp {op} {x}, {y.text}")
+        return self.emit(like(x, "i1"), f"fcmp {op} {x}, {y.text}")
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """What `make()` has written, here or where the program has come by for sure; else it writes it now."""
@@ -91,8 +91,3 @@ class Instructions:
         if value is None:
             value = self._known[key] = make()
         return value
-
-
-def _truths(x: Value) -> str:
-    """The type of what a comparison says, of each lane if x is a vector."""
-    return vector_of(lanes_of(x), "i1") if x.type.startswith("<") else "i1"

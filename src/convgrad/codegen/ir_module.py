@@ -44,6 +44,11 @@ def lanes_of(x: Value) -> int:
     return int(x.type[1:].split()[0])
 
 
+def like(x: Value, kind: str) -> str:
+    """The type with the lanes of x."""
+    return vector_of(lanes_of(x), kind) if x.type.startswith("<") else kind
+
+
 class Module:
     """Functions, declarations and constant tables, in the order they are made."""
 

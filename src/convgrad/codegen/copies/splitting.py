@@ -7,9 +7,9 @@ that f32 holds exactly (Dekker, Numerische Mathematik 18, 1971). An f16 is two, 
 from __future__ import annotations
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value, constant
+from convgrad.codegen.ir_module import Value, constant, like
 from convgrad.codegen.isa.base import Isa
-from convgrad.codegen.isa.conversions import HIGH, like
+from convgrad.codegen.isa.conversions import HIGH
 from convgrad.values import frozen
 
 NOTHING = -1  # the least magnitude, less one, of zeros alone; the largest as an unsigned number

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, vector_of
+from convgrad.codegen.ir_module import Index, Value, constant, index, lanes_of, like, vector_of
 from convgrad.codegen.isa import x86
 from convgrad.codegen.isa.conversions import (
     bfloat_to_float,
     float_to_bfloat,
     float_to_half,
     half_to_float,
-    like,
     rounded_to_bfloat,
 )  # fmt: skip
 from convgrad.values import frozen

@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
+from convgrad.codegen.ir_module import Value, constant, lanes_of, like, vector_of
 
 HIGH = -65536  # the bits of an f32 that are a bf16, and those of the second number of a word
-
-
-def like(x: Value, kind: str) -> str:
-    """The type with the lanes of x."""
-    return vector_of(lanes_of(x), kind) if x.type.startswith("<") else kind
 
 
 def bfloat_to_float(b: Builder, raw: Value) -> Value:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value, constant, lanes_of, vector_of
+from convgrad.codegen.ir_module import Value, constant, lanes_of, like, vector_of
 from convgrad.codegen.isa.base import shuffle
-from convgrad.codegen.isa.conversions import float_to_bfloat, like
+from convgrad.codegen.isa.conversions import float_to_bfloat
 from convgrad.codegen.isa.halves import lower_half
 
 LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one

@@ -20,6 +20,7 @@ MOST_COLUMNS = 8  # outputs of a tile, each of which reads a row of weights, a s
 PIECE_BYTES = 16 * 1024  # of rows of weights, that stay in L1 from tile to tile
 SUMS_BYTES = 2**21  # of sums that a task keeps from piece to piece
 AHEAD_BYTES = 512  # from where a row is read to where it is asked for
+WIDENED_BYTES = 2**20  # of images that are widened once
 MOST_IMAGES = 64  # of a task, pieces of whose rows stay in L2
 DOT_LATENCY = 6  # cycles of a dot product
 DOTS_ADDED, LOOK = 1.4, 0.5  # as long as adding lanes takes, and looking at a vector of weights
@@ -81,7 +82,8 @@ class RowProductsPlan(DataPlan):
     @property
     def widens_images(self) -> bool:
         """Whether pieces of rows of images, of 16 bits, are widened once, as many blocks of weights meet them."""
-        return self._widens and self.blocks_per_task > 1
+        held = SIZES[self.compute] * self.image_tiles * self.tile[-1] * self.piece * self.in_vector
+        return self._widens and self.blocks_per_task > 1 and held <= WIDENED_BYTES
 
     @property
     def widens_weights(self) -> bool:
