@@ -9,8 +9,20 @@ import numpy as np
 import pytest
 
 
+def pytest_addoption(parser):
+    """What a run may be told."""
+    parser.addoption(
+        "--stand-in", action="store_true",
+        help="run what AVX-512, dot products and matrix tiles would, on a processor that has AVX2; see stand_in/",
+    )  # fmt: skip
+
+
 def pytest_configure(config):
     """Kernels of one run are compiled in that run: a cache from before would hide what became of the compiler."""
+    if config.getoption("--stand-in"):
+        from stand_in.processor import stand_in
+
+        stand_in()
     if "CONVGRAD_CACHE_DIR" not in os.environ:
         config.kernels = os.environ["CONVGRAD_CACHE_DIR"] = tempfile.mkdtemp(prefix="convgrad-tests-")
 
