@@ -51,6 +51,11 @@ def pytest_collection_modifyitems(config, items):
         return next((number for number, name in enumerate(LONG) if path.startswith(name)), len(LONG))
 
     items.sort(key=place)
+    if config.getoption("--stand-in"):
+        alone = pytest.mark.skip(reason="asks the processor itself, or in a process of its own, where nothing stands in")
+        for item in items:
+            if item.get_closest_marker("this_processor"):
+                item.add_marker(alone)
 
 
 @pytest.fixture

@@ -105,6 +105,7 @@ def what_doctor_says():
     return doctor.report()["instruction sets"]["amx"]
 
 
+@pytest.mark.this_processor
 def test_doctor_says_which_part_of_the_unit_is_missing(amx_flags):
     amx_flags(without=("amx_bf16",))
     assert what_doctor_says() == "the CPU or the operating system does not offer amx_bf16"
@@ -112,6 +113,7 @@ def test_doctor_says_which_part_of_the_unit_is_missing(amx_flags):
     assert what_doctor_says() == "the CPU or the operating system does not offer amx_tile, amx_bf16"
 
 
+@pytest.mark.this_processor
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EINVAL, errno.ENOSYS])
 def test_doctor_says_that_the_kernel_refuses_the_unit(amx_flags, error):
     amx_flags(error=error)
@@ -119,6 +121,7 @@ def test_doctor_says_that_the_kernel_refuses_the_unit(amx_flags, error):
     assert "amx" not in machine.available_isas()
 
 
+@pytest.mark.this_processor
 def test_the_unit_is_taken_where_it_is_granted(amx_flags):
     amx_flags()
     assert what_doctor_says() == "available"

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.fallback_cases import HERE, missing
 
-pytestmark = pytest.mark.usefixtures("cache_folder", "team")
+pytestmark = [pytest.mark.usefixtures("cache_folder", "team"), pytest.mark.this_processor]
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 torch_is_here = importlib.util.find_spec("torch") is not None

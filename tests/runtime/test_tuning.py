@@ -253,6 +253,7 @@ print(made.from_disk, made.scratch_bytes, *loaded)
 """
 
 
+@pytest.mark.this_processor
 def test_a_new_process_follows_a_decision_without_a_compiler(python, finish):
     finish(python("from convgrad.runtime.threads import team; team.start()"))  # compiles the workers, once and for all
     first, before, *_ = finish(python(USE + TELL)).split()

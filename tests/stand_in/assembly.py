@@ -63,7 +63,10 @@ class Piece:
             if constraint == "*m":
                 self.addresses[number] = operand.split()[-1]
             else:
-                self.registers[int(constraint) if constraint.isdigit() else number] = typed(operand)
+                type_, value = typed(operand)
+                # the numbers are what they are to assembly; LLVM would not mind what becomes of some
+                register = int(constraint) if constraint.isdigit() else number
+                self.registers[register] = type_, self._emit(f"freeze {type_} {value}")
         for line in filter(None, call["text"].replace("$$", "#").split("\\0A")):
             instruction, operands = line.split(None, 1)
             self._do(instruction, split(re.sub(r"\{1to\d+\}", "", operands)))
