@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config, items):
 
     items.sort(key=place)
     if config.getoption("--stand-in"):
-        alone = pytest.mark.skip(reason="asks the processor itself, or in a process of its own, where nothing stands in")
+        alone = pytest.mark.skip(reason="asks the processor itself, in which nothing stands in for what it lacks")
         for item in items:
             if item.get_closest_marker("this_processor"):
                 item.add_marker(alone)
