@@ -42,8 +42,7 @@ class Workspace:
         start = self._owner.ctypes.data
         self.address = (start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.size = size
-        self._owner[size :: mmap.PAGESIZE] = 0  # the system gives a page when it is written to
-        self._owner[-1] = 0
+        self._owner[size:] = 0  # the system gives a page when it is written to
 
 
 NOTHING = Workspace(0)  # stands in where a kernel needs none
