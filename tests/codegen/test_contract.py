@@ -245,12 +245,12 @@ def test_operands_in_types_of_storage(a_vector, dtypes, isa):
 @each_isa
 @pytest.mark.parametrize(("pitch", "fetched"), [(6, 1), (7, 0)], ids=["in one piece", "with gaps"])
 def test_tiles_in_turn_fetch_what_follows_in_one_piece(pitch, fetched, isa):
-    tile = replace(tile_of(isa, "f32", 5, 2, in_turn=True), rows=tuple(pitch * r for r in range(5)))
     lanes = ISAS[isa].lanes("f32")
-    assert_tile(tile, [(0, 3, 70, 500), (0, 6, 1, 2 * lanes + 3)])
     module = Module()
-    b = Builder(module, "tile", [("ptr", "a"), ("ptr", "x"), ("ptr", "c")])
-    tile.emit(b, *b.arguments, [Reduction(0, 6, 1, 2 * lanes)], None)
+    b = Builder(module, "tile", [("ptr", "a"), ("ptr", "x"), ("ptr", "c"), ("ptr", "end")])
+    *arguments, end = b.arguments
+    tile = replace(tile_of(isa, "f32", 5, 2, a_end=end), rows=tuple(pitch * r for r in range(5)))
+    tile.emit(b, *arguments, [Reduction(0, 6, 1, 2 * lanes)], None)
     b.finish()
     assert str(module).count("call void @llvm.prefetch") == fetched
     assert (f"i64 {5 * 6 * 4}" in str(module)) == bool(fetched), "from this tile's rows to the next one's"

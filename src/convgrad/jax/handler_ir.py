@@ -7,8 +7,8 @@ type at 16, address at 24, rank at 32, extents at 40. The interface has its vers
 XLA_FFI_Error_Create at 48.
 
 Workspace: each word of `blocks` is null or the address of a block that nobody uses. A call takes one by exchanging the
-word for null, and puts it back into a word that is null, so no lock is needed. A block begins with its size; what is behind
-it is written to once, as of `runtime.memory.Workspace`.
+word for null, and puts it back into a word that is null, so no lock is needed. A block begins with its size; what is
+behind it is written to once, as of `runtime.memory.Workspace`.
 
 A kernel that needs a fallback which is not there returns another number than zero. Then `prepare` is called, the only
 way into Python, and the kernel again; and once more, if the fallback turns out to need one.

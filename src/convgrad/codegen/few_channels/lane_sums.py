@@ -12,7 +12,7 @@ from convgrad.codegen.general.data import DataStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, lanes_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
-from convgrad.codegen.loops.ahead import Fetch
+from convgrad.codegen.loops.ahead import Fetch, inside
 from convgrad.codegen.loops.lanes import weights_steps
 from convgrad.codegen.loops.sweep import Sweep
 from convgrad.codegen.loops.tap_sums import Spot
@@ -247,11 +247,13 @@ class LaneSumsSweep(Sweep):
         place = b.beyond(b.at(a, last, STORAGE[plan.problem.dtype]), AHEAD_BYTES)
         taps = prod(axis.taps for axis in (outer if plan.unroll else plan.axes))
         lines = plan.tile[-1] * inner.in_step * SIZES[plan.problem.dtype] / SIZES[plan.compute]  # for each vector
-        if not plan.at_once:
-            return LinesAhead(place, ceil(lines / taps))
-        each = ceil(lines / (taps * -(-plan.width // plan.at_once)))
-        lot = b.floor_div(first, plan.at_once)  # of those that begin early the one before, again
-        return LinesAhead(b.beyond(place, b.mul(lot, each * taps * plan.vectors * LINE)), each)
+        lots = -(-plan.width // plan.at_once) if plan.at_once else 1
+        each = ceil(lines / (taps * lots))
+        size = each * taps * plan.vectors * LINE
+        if self.end is not None:
+            place = inside(b, place, size * lots, self.end)
+        lot = b.floor_div(first, plan.at_once) if plan.at_once else 0  # of those that begin early the one before, again
+        return LinesAhead(b.beyond(place, b.mul(lot, size)), each)
 
 
 class LaneSumsStages(DataStages):

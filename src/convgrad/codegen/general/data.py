@@ -201,6 +201,13 @@ class DataStages(InputSlab, Panels):
             source = b.at(at.of(self.input), given, STORAGE[p.dtype])
         self._sweep(b, at, source, target, block, 0, fresh=True)
 
+    def _end(self, b: Builder, at: Places) -> Value | None:
+        """Behind the input, if tiles read it in place."""
+        p, extents = self.plan.problem, self.plan.problem.shapes[self.plan.problem.given]
+        steps = (max(0, step) for step in p.strides[p.given])
+        last = sum((extent - 1) * step for extent, step in zip(extents, steps, strict=True))
+        return b.at(at.of(self.input), last + 1, STORAGE[p.dtype]) if self.plan.reads_in_place else None
+
     def _of_block(self, b: Builder, results: Value, first: Index, block: Index) -> Value:
         return b.at(results, b.mul(b.sub(block, first), self.plan.result_block), self.kind)
 
@@ -231,7 +238,7 @@ class DataStages(InputSlab, Panels):
         def sweep(*, last: bool) -> None:
             self.sweep(
                 plan, b, slab, weights, results, bias, channels, self.starts, fresh=fresh, walks=walks, last=last,
-                room=self._tile_room(b, at), beside=self.beside,
+                room=self._tile_room(b, at), beside=self.beside, end=self._end(b, at),
             ).run()  # fmt: skip
 
         alike = plan.last_vectors is None and not lane_columns(plan, last=True)[1]

@@ -55,6 +55,16 @@ def lines_of(axes: Sequence[tuple[int, int]]) -> Lines:
     return Lines(walk, tuple(axis for axis in merged if axis is not walk))
 
 
+def inside(b: Builder, first: Value, size: int, end: Value) -> Value:
+    """An address, or one before it from which so many bytes end where a tensor does.
+
+    Nothing may lie behind that, and what is asked for there costs a processor more than all else of a tile.
+    """
+    last = b.beyond(end, -size)
+    early = b.compare("ugt", *(b.cast("ptrtoint", place, "i64") for place in (first, last)))
+    return b.select(early, last, first)
+
+
 class Fetch(Protocol):
     """What a register tile asks for while it sums."""
 
@@ -145,7 +155,9 @@ class Ahead:
             passed += box.pieces(lines)
             wanted = b.both(b.compare("sge", number, 0), b.compare("slt", tile, passed))
             extents = [*(extent for extent, _ in box.others), -(-box.walk[0] // lines)]
-            steps = [*(step for _, step in box.others), box.walk[1] * lines]
-            start = b.beyond(base, b.dot(list(zip(b.split(index(number), extents), steps, strict=True))))
+            *places, piece = b.split(index(number), extents)
+            line = b.minimum(b.mul(piece, lines), max(0, box.walk[0] - lines))  # the last piece begins early
+            steps = [*(step for _, step in box.others), box.walk[1]]
+            start = b.beyond(base, b.dot(list(zip([*places, line], steps, strict=True))))
             first, step = b.select(wanted, start, first), b.select(wanted, index(box.walk[1]), step)
         return Walk(first, step, self.shift, self.each, self.at_once)

@@ -13,6 +13,7 @@ from convgrad.codegen.loops.tap_sums import paces, walks_along_channels
 from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.general.data import DataPlan
+from convgrad.problem.conv import Ints
 from convgrad.values import frozen
 
 MOST_LINES = 12  # that a tile asks for at a time
@@ -44,7 +45,7 @@ class DataAhead:
         self.slab: Value | None = None  # where the next one begins in memory
 
     def begin(self, b: Builder, at: Places, task: Value, i_block: Index) -> None:
-        """From now on tiles fetch the slab that this thread is likely to pack next."""
+        """From now on tiles fetch the slab that this thread is likely to pack next, nothing beside the tensor."""
         plan = self.plan
         if not plan.fetches_slab:
             return
@@ -52,11 +53,14 @@ class DataAhead:
         last = b.compare("sge", following, plan.i_blocks)
         then = b.minimum(b.select(last, index(b.add(task, at.threads)), task), prod(plan.grid) - 1)
         *blocks, group, share = b.split(then, plan.grid)
-        place = b.mul(b.select(last, index(0), index(following)), plan.i_block * self.strides[2])
+        channel = b.mul(b.select(last, index(0), index(following)), plan.i_block)
+        channel = b.minimum(channel, max(0, plan.in_channels - plan.i_block))
+        place = b.mul(channel, self.strides[2])
         steps = (self.strides[0], *self.strides[3:])
-        for block, size, axis, first, step in zip(blocks, plan.block, plan.axes, plan.slab_start, steps, strict=True):
+        of_axes = zip(blocks, plan.block, plan.axes, plan.slab_start, self._extents, steps, strict=True)
+        for block, size, axis, first, extent, step in of_axes:
             origin = b.maximum(b.add(b.mul(b.mul(block, size), axis.in_step), first), 0)
-            place = b.add(place, b.mul(b.minimum(origin, max(0, axis.in_extent - 1)), step))
+            place = b.add(place, b.mul(b.minimum(origin, axis.in_extent - extent), step))
         group = first_group(plan, b, b.mul(group, plan.bundle), b.mul(share, plan.blocks_per_task))
         place = b.add(place, b.mul(group, self.strides[1]))
         self.slab = b.beyond(at.of(self.given), b.mul(place, self.size))
@@ -96,12 +100,17 @@ class DataAhead:
         most = MOST_OF_WORDS if self.plan.BY_DOTS and self.plan.pixels else MOST_LINES
         return Ahead((lines,), steps, sweeps * self.tiles, most)
 
+    @property
+    def _extents(self) -> Ints:
+        """Elements of each axis that a slab may hold."""
+        axes = zip(self.plan.slab_extent, self.plan.axes, strict=True)
+        return tuple(min(extent, axis.in_extent) for extent, axis in axes)
+
     def _slab_lines(self) -> Lines:
         plan = self.plan
-        extents = (min(extent, axis.in_extent) for extent, axis in zip(plan.slab_extent, plan.axes, strict=True))
         steps = (self.strides[0], *self.strides[3:], self.strides[2])
         channels = min(plan.i_block, plan.in_channels) * plan.slab_groups  # those of groups lie side by side
-        box = zip((*extents, channels), steps, strict=True)
+        box = zip((*self._extents, channels), steps, strict=True)
         return lines_of([(extent, self.size * step) for extent, step in box])
 
     def _following_weights(self, b: Builder, at: Places, turn: Turn) -> Value:

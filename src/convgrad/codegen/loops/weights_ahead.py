@@ -13,6 +13,7 @@ from convgrad.codegen.stages import Places
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
 from convgrad.plan.general.weights import WeightsPlan
+from convgrad.problem.conv import Ints
 from convgrad.values import frozen
 
 PAGE = 4096  # bytes
@@ -33,8 +34,8 @@ class WeightsAhead:
     here: list[Value] = field(default_factory=list)  # likewise of the present one, if rows are packed as they are met
 
     def begin(self, b: Builder, at: Places, number: Index, present: Index = 0) -> None:
-        """From now on tiles fetch block `number`, from the present one."""
-        self.bases = self._begins(b, at, number)
+        """From now on tiles fetch block `number`, from the present one; of the last one nothing beside the tensors."""
+        self.bases = self._begins(b, at, number, early=True)
         if self._by_tiles:
             self.here = self._begins(b, at, present)
 
@@ -43,8 +44,8 @@ class WeightsAhead:
         """Whether a tile fetches the rows of the next one, which are packed when that meets them."""
         return self.plan.rows_as_met and NextRows.wanted(self.plan)
 
-    def _begins(self, b: Builder, at: Places, number: Index) -> list[Value]:
-        """Where the operands of a block begin."""
+    def _begins(self, b: Builder, at: Places, number: Index, *, early: bool = False) -> list[Value]:
+        """Where the operands of a block begin; `early`, if so many elements would reach beyond the tensor."""
         plan, bases = self.plan, []
         places = b.split(number, plan.block_grid)
         starts = [b.mul(place, size) for place, size in zip(places, plan.block, strict=True)]
@@ -56,6 +57,10 @@ class WeightsAhead:
                     b.maximum(b.add(b.mul(start, axis.stride), first), 0)
                     for start, axis, first in zip(starts, plan.axes, plan.x_start, strict=True)
                 ]
+            if early:
+                extents = [axis.image if tensor == "x" else axis.windows for axis in plan.axes]
+                box = zip(origins, self._box(tensor), extents, strict=True)
+                origins = [b.minimum(origin, extent - size) for origin, size, extent in box]
             steps = (strides[0], *strides[3:])
             place = b.dot(list(zip(origins, steps, strict=True)), b.mul(self.bundle, plan.lane_groups * strides[1]))
             place = b.add(place, b.mul(channel, strides[2]))
@@ -92,13 +97,21 @@ class WeightsAhead:
         """Rows, then lanes: tensor, first channel and number of channels of the task."""
         plan = self.plan
         rows, lanes = ("x", "y") if plan.rows_shift else ("y", "x")
-        yield rows, self.first_row, plan.share_rows
-        yield lanes, b.mul(self.first_block, plan.block_channels), plan.share_blocks * plan.block_channels
+        first_lane, lane_count = b.mul(self.first_block, plan.block_channels), plan.share_blocks * plan.block_channels
+        for tensor, first, count in ((rows, self.first_row, plan.share_rows), (lanes, first_lane, lane_count)):
+            some = count if plan.spread else min(count, plan.problem.shapes[tensor][2])
+            yield tensor, first if plan.spread else b.minimum(first, plan.problem.shapes[tensor][2] - some), some
+
+    def _box(self, tensor: str) -> Ints:
+        """Elements of each axis that a block meets, of those that there are."""
+        plan = self.plan
+        if tensor == "x":
+            return tuple(min(extent, axis.image) for extent, axis in zip(plan.x_met, plan.axes, strict=True))
+        return tuple(min(extent, axis.windows) for extent, axis in zip(plan.block, plan.axes, strict=True))
 
     def _lines(self, tensor: str, channels: int) -> Lines:
         plan, strides = self.plan, self.plan.problem.strides[tensor]
-        extents = plan.x_met if tensor == "x" else plan.block
-        box = zip((*extents, channels), (strides[0], *strides[3:], strides[2]), strict=True)
+        box = zip((*self._box(tensor), channels), (strides[0], *strides[3:], strides[2]), strict=True)
         return lines_of([(extent, SIZES[plan.problem.dtype] * step) for extent, step in box])
 
 

@@ -10,7 +10,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa.base import BYTES, STORAGE, Isa
 from convgrad.codegen.isa.halves import lower_half, with_lower_half
-from convgrad.codegen.loops.ahead import Fetch
+from convgrad.codegen.loops.ahead import Fetch, inside
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
 from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
@@ -68,7 +68,7 @@ class Tile:
     adds: Add | None = None  # what adds products to a sum, if no multiply-add
     halves: frozenset[int] = frozenset()  # columns of which the first half of the lanes is computed, read and written
     met: tuple[tuple[int, ...], ...] | None = None  # rows that take part in a sum, per tap; else all
-    in_turn: bool = False  # tiles take rows of A in turn, and fetch those of the next one where they follow on these
+    a_end: Value | None = None  # behind A, of tiles that fetch the rows of the next one where they follow on their own
 
     def emit(
         self, b: Builder, a: Value, x: Value, c: Value, reductions: Sequence[Reduction], first: list[Value] | None,
@@ -184,14 +184,13 @@ class Tile:
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
-        following = len(reductions) == 1 and self._following(axis)
+        following = len(reductions) == 1 and self._following(b, axis, a)
         if len(reductions) == 1 and not self.a_vector:  # how loops around came to them is half of LLVM's time
             a, x = b.hidden(a), b.hidden(x)
 
         def body(i: Index, now: Sums) -> Sums:
             if following:  # as many numbers at a step as the tile has rows: all of the next tile's
-                rows_done = self.at_a(b, a, b.mul(i, len(self.rows)))
-                b.prefetch(b.beyond(rows_done, following * BYTES[self.a_dtype or self.compute]), keep=3)
+                b.prefetch(self.at_a(b, following, b.mul(i, len(self.rows))), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, moved)
             some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
@@ -242,13 +241,14 @@ class Tile:
             self, a_masks=both(b, self.a_masks, a_masks), b_masks=both(b, self.b_masks, b_masks)
         )  # fmt: skip
 
-    def _following(self, axis: Reduction) -> int:
-        """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
-        if not (self.in_turn and known(axis) and axis.stop) or axis.a_step != 1:
-            return 0
+    def _following(self, b: Builder, axis: Reduction, a: Value) -> Value | None:
+        """Where the next tile reads A, if both tiles lie in one piece and are all read; of the last one its end."""
+        if self.a_end is None or not (known(axis) and axis.stop) or axis.a_step != 1:
+            return None
         assert isinstance(axis.stop, int)
         piece = range(0, len(self.rows) * axis.stop, axis.stop)
-        return piece.stop if self.rows == tuple(piece) else 0
+        size = piece.stop * BYTES[self.a_dtype or self.compute]
+        return inside(b, b.beyond(a, size), size, self.a_end) if self.rows == tuple(piece) else None
 
     def _unrolled(self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Taps) -> Sums:
         """The innermost reduction, some steps at a time, then what is left."""
