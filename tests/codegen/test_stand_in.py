@@ -29,11 +29,16 @@ def is_own(plan, isa):
     return isa == "avx512" or plan.ON_UNITS
 
 
+def has_turn(isa, number):
+    """Whether a problem is one of the third that a unit gets: kernels for units take LLVM long."""
+    return isa == "avx512" or (number + LEVELS_BEYOND.index(isa)) % 3 == 0
+
+
 @each
 def test_every_kind_of_plan_is_exact(isa):
     for number, (problem, _) in enumerate(KINDS.values()):
         problem = of_type(problem, isa, number)
-        if is_own(next(variants(problem, machine_for(isa))), isa):
+        if has_turn(isa, number) and is_own(next(variants(problem, machine_for(isa))), isa):
             check(problem, isa, run=run_in_other_words)
 
 
@@ -42,7 +47,7 @@ def test_edges_are_exact(isa):
     for number, problem in enumerate(EDGES.values()):
         problem = of_type(problem, isa, number)
         plans = list(variants(problem, machine_for(isa)))
-        if is_own(plans[number % 3 % len(plans)], isa):
+        if has_turn(isa, number) and is_own(plans[number % 3 % len(plans)], isa):
             check(problem, isa, variant=number % 3, run=run_in_other_words)
 
 
@@ -59,12 +64,12 @@ def test_random_problems_are_exact(isa):
 
 def test_nothing_is_left_of_what_the_processor_lacks():
     for number, (problem, _) in enumerate(KINDS.values()):
-        for isa in LEVELS_BEYOND:
-            plan = next(variants(of_type(problem, isa, number), machine_for(isa)))
-            text = translated(lower(plan).ir)
-            assert not re.search(r"@llvm\.x86\.(?!sse|avx2)", text)
-            assert not re.search(r'asm "[^"]*(\{1to|vshuff64|valign|vcvtne|32x4)', text)
-            assert not re.search(r'asm [^"]*"", "=v,0"', text)
+        isa = LEVELS_BEYOND[number % 3]
+        plan = next(variants(of_type(problem, isa, number), machine_for(isa)))
+        text = translated(lower(plan).ir)
+        assert not re.search(r"@llvm\.x86\.(?!sse|avx2)", text)
+        assert not re.search(r'asm "[^"]*(\{1to|vshuff64|valign|vcvtne|32x4)', text)
+        assert not re.search(r'asm [^"]*"", "=v,0"', text)
 
 
 def test_a_piece_of_assembly_that_is_not_known_is_an_error():
