@@ -22,6 +22,8 @@ Add = Callable[[Builder, Value, Value, Value], Value]
 Load = Callable[..., Value]  # as `Isa.load` is called
 Read = Callable[[Builder, Value, int], Value]  # of where a step begins, and an offset of the tile and its tap
 
+WORTH_ENDING = 16  # steps of a tile that asks for lines, from where on it is worth knowing that these are there
+
 
 @frozen(kw_only=True)
 class Tile:
@@ -184,13 +186,19 @@ class Tile:
         if self.unroll > 1 and len(reductions) == 1 and isinstance(axis.b_step, int):
             return self._unrolled(b, a, x, tile, axis, taps)
 
-        following = len(reductions) == 1 and self._following(b, axis, a)
+        following = self._following(axis) if len(reductions) == 1 else 0
+        size = following * BYTES[self.a_dtype or self.compute]
+        known_to_be_there = None
+        if self.a_end is not None and following >= WORTH_ENDING * len(self.rows):
+            known_to_be_there = inside(b, b.beyond(a, size), size, self.a_end)
         if len(reductions) == 1 and not self.a_vector:  # how loops around came to them is half of LLVM's time
             a, x = b.hidden(a), b.hidden(x)
 
         def body(i: Index, now: Sums) -> Sums:
             if following:  # as many numbers at a step as the tile has rows: all of the next tile's
-                b.prefetch(self.at_a(b, following, b.mul(i, len(self.rows))), keep=3)
+                done_rows = b.mul(i, len(self.rows))
+                near = known_to_be_there and self.at_a(b, known_to_be_there, done_rows)
+                b.prefetch(near or b.beyond(self.at_a(b, a, done_rows), size), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, moved)
             some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
@@ -241,14 +249,13 @@ class Tile:
             self, a_masks=both(b, self.a_masks, a_masks), b_masks=both(b, self.b_masks, b_masks)
         )  # fmt: skip
 
-    def _following(self, b: Builder, axis: Reduction, a: Value) -> Value | None:
-        """Where the next tile reads A, if both tiles lie in one piece and are all read; of the last one its end."""
+    def _following(self, axis: Reduction) -> int:
+        """Numbers of A from this tile to the next, if both lie in one piece and are all read; else 0."""
         if self.a_end is None or not (known(axis) and axis.stop) or axis.a_step != 1:
-            return None
+            return 0
         assert isinstance(axis.stop, int)
         piece = range(0, len(self.rows) * axis.stop, axis.stop)
-        size = piece.stop * BYTES[self.a_dtype or self.compute]
-        return inside(b, b.beyond(a, size), size, self.a_end) if self.rows == tuple(piece) else None
+        return piece.stop if self.rows == tuple(piece) else 0
 
     def _unrolled(self, b: Builder, a: Value, x: Value, tile: Sums, axis: Reduction, taps: Taps) -> Sums:
         """The innermost reduction, some steps at a time, then what is left."""
