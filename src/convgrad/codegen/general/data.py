@@ -202,11 +202,13 @@ class DataStages(InputSlab, Panels):
         self._sweep(b, at, source, target, block, 0, fresh=True)
 
     def _end(self, b: Builder, at: Places) -> Value | None:
-        """Behind the input, if tiles read it in place."""
+        """Behind an input that tiles read in place, and ask for ahead."""
         p, extents = self.plan.problem, self.plan.problem.shapes[self.plan.problem.given]
+        if self.plan.spread or not self.plan.reads_in_place:
+            return None
         steps = (max(0, step) for step in p.strides[p.given])
         last = sum((extent - 1) * step for extent, step in zip(extents, steps, strict=True))
-        return b.at(at.of(self.input), last + 1, STORAGE[p.dtype]) if self.plan.reads_in_place else None
+        return b.at(at.of(self.input), last + 1, STORAGE[p.dtype])
 
     def _of_block(self, b: Builder, results: Value, first: Index, block: Index) -> Value:
         return b.at(results, b.mul(b.sub(block, first), self.plan.result_block), self.kind)

@@ -53,7 +53,7 @@ class Sweep:
         self.channels, self.starts, self.fresh = channels, starts, fresh
         self.walks, self.last = walks, last  # whether it is known to be the last block
         self.beside = beside  # what packs the slab, if tiles meet it before it is whole
-        self.end = end  # behind the input, if tiles read it in place
+        self.end = end  # behind an input that is read in place, where nothing more is asked for
         self.room = room  # for a tile that vectors move to the output
         self.vectors, self.halves = lane_columns(plan, last=last)  # of the block, those that are computed
         self.taps = TapSums(plan, b, channels, paces(plan) if walks else [0] * (1 + len(plan.axes)))
@@ -91,7 +91,7 @@ class Sweep:
         return Tile(
             isa=self.isa, compute=plan.compute, rows=tuple(rows), columns=tuple(columns), c_rows=tuple(c_rows),
             c_columns=tuple(c_columns), halves=halves, a_vector=plan.spread, groups=groups, c_dtype=out,
-            ahead=bytes_ahead(plan), a_end=None if plan.spread else self.end, b_aligned=plan.aligned,
+            ahead=bytes_ahead(plan), a_end=self.end, b_aligned=plan.aligned,
             unroll=_written_out(plan), past_caches=past_caches, may_stay=past_caches and plan.may_stay,
             a_dtype="" if plan.pixels else slab, b_dtype=slab if plan.pixels else plan.weights_dtype,
         )  # fmt: skip
