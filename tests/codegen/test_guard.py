@@ -77,13 +77,13 @@ def test_one_number_reaches_the_results_it_is_part_of(unknown, layout, isa):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("unknown", [X, W, Y])
 def test_wherever_it_is(unknown, kind, layout):
-    """All places of an operand, one after the other."""
+    """All places of an operand, one after the other, or, of many, in steps that meet each channel and each tap."""
     machine = machine_for(BEST)
     problem = problems(unknown, layout)[kind, "tiny"]
     case = Case(problem, choose(problem, machine), machine)
     for view in case.given.values():
         case.fill(np.random.default_rng(1))
-        for place in range(view.size):
+        for place in range(0, view.size, 1 if view.size < 500 else 7):
             was = view.flat[place]
             view.flat[place] = np.inf
             case.check()

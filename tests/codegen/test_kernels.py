@@ -18,7 +18,7 @@ from convgrad.plan.in_place.flat_data import FlatDataPlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.machine import machine_for
 
-ROUNDS, EACH = 8, 20  # of random problems
+ROUNDS, EACH = 8, 15  # of random problems
 
 
 # --- named problems

@@ -25,7 +25,7 @@ def channel_sums(diff_dst, data_format):
 
 
 @each_family
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_both_gradients_are_exact_in_integers(family, data):
     """Any strides, pads, dilations, groups and formats; gaps between windows and what is left behind them count."""

@@ -40,7 +40,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_gradients_are_adjoint_in_exact_integers(family, data):
     """⟨op(x, w), y⟩ = ⟨x, backward_data(y, w)⟩ = ⟨w, backward_weights(x, y)⟩, and each is its definition."""

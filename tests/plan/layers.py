@@ -1,6 +1,7 @@
 """Square layers of networks as problems, in both layouts and for every unknown."""
 
 from functools import cache
+from math import prod
 
 import pytest
 
@@ -45,3 +46,8 @@ TABLE = {
 def plans_of(name, isa):
     """All plans of a problem of the table, as a tuple."""
     return tuple(variants(TABLE[name], machine_for(isa)))
+
+
+def tasks_of_a_panel(plan):
+    """How many of them multiply the same weights."""
+    return prod(plan.grid) // (plan.group_blocks * -(-plan.lane_blocks // plan.blocks_per_task))

@@ -3,11 +3,10 @@
 from dataclasses import replace
 from math import prod
 
-import numpy as np
 import pytest
 
 from codegen.dense_problems import problem_of as dense_problem
-from codegen.random_problems import random_problem, strides_in
+from codegen.random_problems import strides_in
 from convgrad.codegen.lower import lower
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan
@@ -16,18 +15,12 @@ from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import EVEN_TASKS
-from convgrad.plan.general.blocks import MOST_PACKINGS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.order import channels_in_turn, taps_inside
 from convgrad.problem.conv import ConvProblem, Unknown
-from plan.layers import TABLE, each_level, problem_of
-
-
-def tasks_of_a_panel(plan):
-    """How many of them multiply the same weights."""
-    return prod(plan.grid) // (plan.group_blocks * -(-plan.lane_blocks // plan.blocks_per_task))
+from plan.layers import TABLE, each_level, problem_of, tasks_of_a_panel
 
 
 @pytest.mark.parametrize("isa", ["avx512", "amx_emulated"])
@@ -88,14 +81,6 @@ def test_few_channels_are_packed_by_whole_rows():
 def test_much_work_is_divided_into_many_tasks_since_threads_wait_for_the_last(unknown, sizes, evenly):
     plan = choose(problem_of(unknown, channels=(128, 128), taps=3, low=1, **sizes, nxc=True), machine_for("avx512"))
     assert (prod(plan.grid) >= EVEN_TASKS) == evenly
-
-
-@each_level
-def test_few_tasks_pack_the_same_weights(isa):
-    for seed in range(200):
-        for plan in variants(random_problem(np.random.default_rng(seed)), machine_for(isa)):
-            if isinstance(plan, DataPlan) and plan.packs_weights:
-                assert tasks_of_a_panel(plan) <= MOST_PACKINGS
 
 
 def test_a_task_across_groups_packs_whole_positions_of_images_that_hold_channels_innermost():
