@@ -16,6 +16,7 @@ from convgrad.plan.by_matrix.shifted_pairs import ShiftedPairsPlan
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
 from convgrad.plan.by_matrix.window_weights import WindowWeightsPlan
 from convgrad.plan.choose import variants
+from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan
 from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
@@ -201,6 +202,11 @@ def _altered_weights(plan, rng):
     if isinstance(plan, InPlaceWeightsPlan):
         return plan  # whose blocks are rows of one image, and shares whole tiles
     block = list(plan.block)
+    if isinstance(plan, DepthwiseWeightsPlan):  # whose blocks are whole tiles of rows, of one image and plane
+        most = -(-plan.axes[-2].windows // plan.rows)
+        block[-2] = int(rng.integers(1, max(1, most) + 1)) * plan.rows
+        changed = replace(plan, block=tuple(block))
+        return replace(changed, chunks=int(rng.integers(1, max(1, min(8, prod(changed.block_grid))) + 1)))
     for n in range(len(block) - (1 if plan.direct else 0)):
         block[n] = int(rng.integers(1, max(1, plan.axes[n].windows) + 1))
     if isinstance(plan, ShiftedPairsPlan) and block[-1] % 2:  # whose blocks begin with pairs
