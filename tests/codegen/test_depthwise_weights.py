@@ -217,3 +217,12 @@ def test_rows_that_windows_step_over_may_hold_anything(isa):
     result = np.zeros_like(wanted)
     kernel(x.ctypes.data, result.ctypes.data, y.ctypes.data)
     np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_one_mask_for_all_that_a_tile_loads(dtype):
+    """Of 21 groups the last five: LLVM, from which the number of 16-bit lanes is hidden, would make each mask anew."""
+    problem = problem_of(AXES["as large"], 21, dtype=dtype, out_dtype=dtype)
+    ir = lower(plan_of(problem, "avx512")).ir
+    assert ir.count("masked.load") > 200
+    assert ir.count("shl i64 -1,") < 10

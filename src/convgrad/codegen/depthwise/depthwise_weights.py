@@ -202,10 +202,15 @@ class DepthwiseSums(SumsStage):
         plan, dtype = self.plan, self.plan.problem.dtype
         if not plan.vectors_of(name):
             return self.isa.load_in_all(b, dtype, address, plan.lanes)
-        left = None
-        if plan.all_lanes % plan.lanes:
-            left = index(b.minimum(b.sub(plan.all_lanes, spot.lane), plan.lanes))
-        return self.isa.load(b, dtype, address, plan.lanes, left)
+        return self.isa.load(b, dtype, address, plan.lanes, self._left(b, spot))
+
+    def _left(self, b: Builder, spot: Spot) -> Value | None:
+        """How many lanes there are, from that of a tile on: one number, and so one mask, for all that it loads."""
+        plan = self.plan
+        if plan.all_lanes % plan.lanes == 0:
+            return None
+        lane = index(spot.lane)
+        return b.once(("left", lane.text), lambda: index(b.minimum(b.sub(plan.all_lanes, lane), plan.lanes)))
 
     def _fetch(self, b: Builder, name: str, address: Value, *, first: bool) -> None:
         """What lies some rows of tiles further on, into L2."""
