@@ -1,6 +1,7 @@
 """Weights whose lanes lie side by side, read as they lie."""
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -107,3 +108,24 @@ def test_fewer_tiles_do_of_weights_that_each_of_them_widens(dtype, isa):
     assert [reads(rows, dtype) for rows in (10, 49, 360)] == [True, not again, False]
     assert [reads(rows, "f32") for rows in (10, 49, 360)] == [True, True, True]
     assert [reads(30, dtype, taps) for taps in (3, 119)] == [not again, True]
+
+
+@pytest.mark.parametrize(
+    ("image", "taps", "channels", "isa", "expected"),  # weights as they lie, blocks of a task, channels at a time
+    [
+        (4, 3, (512, 512), "avx2", (True, 3, 64)),
+        (4, 3, (512, 512), "avx512", (True, 1, 128)),  # whose vectors are lines
+        (6, 3, (768, 768), "avx2", (True, 6, 64)),
+        (4, 3, (512, 2048), "avx2", (False, 11, 64)),  # whose rows share too few places of L2 to be read as they lie
+        (7, 3, (256, 512), "avx2", (False, 1, 128)),  # 4.5 MiB of weights, in 13 tasks
+        (14, 3, (256, 256), "avx2", (False, 1, 256)),  # which L2 nearly holds
+        (2, 1, (1280, 1280), "avx2", (True, 1, 1280)),
+    ],
+)
+def test_tasks_read_whole_lines_of_weights_from_memory(image, taps, channels, isa, expected):
+    """By several blocks of lanes that are not whole lines, of few channels at a time, while there are eight tasks."""
+    sizes = {"channels": channels, "low": taps // 2, "layout": "NXC"}
+    problem = problem_of(Y, (image,) * 2, (image,) * 2, (taps,) * 2, **sizes)
+    plan = choose(replace(problem, w_strides=_with_lanes_last(problem)), machine_for(isa))
+    assert (plan.reads_weights, plan.blocks_per_task, plan.i_block) == expected
+    assert prod(plan.grid) >= 8 or plan.blocks_per_task == 1

@@ -24,6 +24,7 @@ SLAB_BYTES = 256 * 1024  # of a slab, that L2 keeps beside all else
 FAR_BYTES = 16.0  # per cycle, from beyond L2, fetched at the pace of the tiles
 FAR_INPUT = 16 * 1024 * 1024  # bytes of an input that no cache of a core holds
 CLAIM = 50.0  # cycles for a task more
+LEAST_TASKS = 8  # that keep a few threads evenly busy
 OVERFLOW = 0.2  # of the arithmetic, for every time that a buffer outgrows its share
 ROW = 10.0  # cycles for a row more to copy
 PAGE_AGAIN = 14.0  # cycles to come back to a page, each time that twice as many are met

@@ -11,8 +11,8 @@ from convgrad.plan.by_matrix.across_rows import MOST_PHASES, PER_TILE, AcrossRow
 from convgrad.plan.by_matrix.matrix import COLUMNS, DEPTH, ROWS, MatrixDataPlan
 from convgrad.plan.by_matrix.matrix_blocks import GATHER, LOAD_ROWS, NEAR_ROW, TILE_OVERHEAD, step_cycles
 from convgrad.plan.by_matrix.tile_by_tile import TileByTilePlan
-from convgrad.plan.costs import OVERFLOW
-from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS, LONG_CYCLES, block_cost
+from convgrad.plan.costs import LEAST_TASKS, OVERFLOW
+from convgrad.plan.general.block_costs import EVEN_TASKS, LONG_CYCLES, block_cost
 from convgrad.plan.general.blocks import lanes_shared, own_weights
 from convgrad.plan.general.data import KEPT_BYTES
 from convgrad.plan.general.room import roomy

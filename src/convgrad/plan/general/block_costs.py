@@ -13,6 +13,7 @@ from convgrad.plan.costs import (
     COPIED,
     FAR_BYTES,
     FAR_INPUT,
+    LEAST_TASKS,
     LINE,
     MOVE,
     OVERFLOW,
@@ -31,7 +32,6 @@ from convgrad.plan.steps import INSIDE, step_cycles, step_inside
 PANEL_BYTES = 192 * 1024  # of packed weights that one sweep reads again and again: from L2
 RESULT_BYTES = 512 * 1024
 OWN_BYTES = 768 * 1024  # of all that a task works with that packs weights
-LEAST_TASKS = 8  # that keep a few threads evenly busy
 LEAST_PACKING_TASKS = 6  # of those that pack their own weights, of which each packs the input, too
 LOPSIDED = 0.7  # of a few tasks, as many as would be even: else the last one is so small that others wait for nothing
 EVEN_TASKS = 16  # that are worth a try, since threads hardly ever run equally fast, and wait for the last task

@@ -11,10 +11,9 @@ from itertools import product
 from math import prod
 from typing import TypeVar
 
-from convgrad.plan.costs import LEAST_CHANNELS
+from convgrad.plan.costs import LEAST_CHANNELS, LEAST_TASKS
 from convgrad.plan.general.block_costs import (
     EVEN_TASKS,
-    LEAST_TASKS,
     LONG_CYCLES,
     block_cost,
     comes_whole,

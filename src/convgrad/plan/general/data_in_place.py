@@ -6,9 +6,10 @@ from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.along import LEAST_WIDENED
-from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, SETS_BYTES, WAYS
-from convgrad.plan.general.data import DataPlan
+from convgrad.plan.costs import BEYOND_L2, LEAST_TASKS, LINE, MEMORY_BYTES, SETS_BYTES, WAYS
+from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.machine import Machine
+from convgrad.plan.shares import even_share
 from convgrad.values import replace
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
@@ -21,6 +22,9 @@ FEW_WIDENED = 30, 4  # likewise, of 16 bits, which each tile widens; of vectors 
 FEW_AT_ONCE = 20  # of those that an instruction widens which hardly counts
 FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
 ONCE_TILES, ONCE_ROWS = 3, 128  # likewise of shorter vectors, if rows are so many that they are on their way together
+ONCE_TILES_OF_TAPS = 6  # likewise of several taps
+FAR_WEIGHTS = 4 * 1024 * 1024  # bytes of weights that tasks pack for themselves, and that come from beyond L2
+FAR_CROWDED = 8192  # bytes from a row of weights to the next, or a multiple, for which L2 has few places
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
 NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
@@ -148,14 +152,36 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     room = FAR_BYTES if tiles <= FAR_TILES and plan.fills_lines else CROWDED_BYTES[plan.taps > 1]
     most = FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES
     if tiles > (most if p.dtype == plan.compute else _most_widened(plan)):
-        return plan
+        return _lanes_together(plan)
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
     for share in shares:
         if not crowded or few or row * plan.taps * share <= room:
-            return replace(plan, reads_weights=True, packs_weights=False, i_block=share)
-    if tiles <= ONCE_TILES and plan.taps * plan.i_block >= ONCE_ROWS:
-        return replace(plan, reads_weights=True, packs_weights=False)
-    return plan
+            return _lanes_together(replace(plan, reads_weights=True, packs_weights=False, i_block=share))
+    once = ONCE_TILES if plan.taps == 1 or row % FAR_CROWDED == 0 else ONCE_TILES_OF_TAPS
+    if tiles <= once and plan.taps * plan.i_block >= ONCE_ROWS:
+        return _lanes_together(replace(plan, reads_weights=True, packs_weights=False))
+    return _lanes_together(plan)
+
+
+def _lanes_together(plan: DataPlan) -> DataPlan:
+    """With more blocks of lanes in a task, as long as there are tasks for a few threads, and fewer channels at a time.
+
+    Blocks that are not whole lines share some, and pages, with the next ones: these are near still. Of vectors as long
+    as lines nobody has measured it.
+    """
+    own = plan.packs_weights and plan.taps > 1 and plan.problem.dtype == plan.compute
+    if plan.fills_lines or not (own or plan.reads_weights) or plan.taps == 1 == plan.i_blocks:
+        return plan
+    if plan.problem.bytes_of("w") <= (KEPT_BYTES if plan.reads_weights else FAR_WEIGHTS):
+        return plan
+    others = prod(plan.grid) // -(-plan.lane_blocks // plan.blocks_per_task)
+    least = -(-LEAST_TASKS // others)
+    most = (plan.lane_blocks - 1) // (least - 1) if least > 1 else plan.lane_blocks
+    together = even_share(plan.lane_blocks, max(plan.blocks_per_task, most))
+    if together <= plan.blocks_per_task:
+        return plan
+    share = plan.channel_unit if plan.i_blocks > 1 and plan.taps > 1 else plan.i_block
+    return replace(plan, blocks_per_task=together, i_block=share)
 
 
 def _most_widened(plan: DataPlan) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.general.block_costs import LEAST_TASKS, ROWS_BYTES
+from convgrad.plan.costs import LEAST_TASKS
+from convgrad.plan.general.block_costs import ROWS_BYTES
 from convgrad.plan.general.blocks import packing_cost
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.in_place.flat_data import FlatDataPlan, flat

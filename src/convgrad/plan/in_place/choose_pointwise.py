@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.general.block_costs import LEAST_TASKS, block_cost
+from convgrad.plan.costs import LEAST_TASKS
+from convgrad.plan.general.block_costs import block_cost
 from convgrad.plan.general.blocks import lanes_shared, own_weights, packing_cost
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.data_in_place import lines_of_l1

@@ -7,9 +7,9 @@ from math import prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.axes import gather_axes
-from convgrad.plan.costs import MOVE, TURN_BACK
+from convgrad.plan.costs import LEAST_TASKS, MOVE, TURN_BACK
 from convgrad.plan.few_channels.folded import folded
-from convgrad.plan.general.block_costs import EVEN_TASKS, LEAST_TASKS
+from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.in_place.row_data import RowDataPlan
 from convgrad.plan.kinds import as_kind
