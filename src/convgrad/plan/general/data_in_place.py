@@ -22,9 +22,9 @@ FEW_WIDENED = 30, 4  # likewise, of 16 bits, which each tile widens; of vectors 
 FEW_AT_ONCE = 20  # of those that an instruction widens which hardly counts
 FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
 ONCE_TILES, ONCE_ROWS = 3, 128  # likewise of shorter vectors, if rows are so many that they are on their way together
-ONCE_TILES_OF_TAPS = 6  # likewise of several taps
+ONCE_TILES_OF_TAPS = 6  # likewise of several taps, by tiles of a line and more, if L2 has places for these rows
 FAR_WEIGHTS = 4 * 1024 * 1024  # bytes of weights that tasks pack for themselves, and that come from beyond L2
-FAR_CROWDED = 8192  # bytes from a row of weights to the next, or a multiple, for which L2 has few places
+FAR_CROWDED = 8192  # bytes from a row of weights to the next, or a multiple, for which it has few
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
 NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
@@ -157,7 +157,8 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     for share in shares:
         if not crowded or few or row * plan.taps * share <= room:
             return _lanes_together(replace(plan, reads_weights=True, packs_weights=False, i_block=share))
-    once = ONCE_TILES if plan.taps == 1 or row % FAR_CROWDED == 0 else ONCE_TILES_OF_TAPS
+    least = plan.taps == 1 or row % FAR_CROWDED == 0 or SIZES[p.dtype] * plan.width < LINE
+    once = ONCE_TILES if least else ONCE_TILES_OF_TAPS
     if tiles <= once and plan.taps * plan.i_block >= ONCE_ROWS:
         return _lanes_together(replace(plan, reads_weights=True, packs_weights=False))
     return _lanes_together(plan)
