@@ -7,8 +7,8 @@ type at 16, address at 24, rank at 32, extents at 40. The interface has its vers
 XLA_FFI_Error_Create at 48.
 
 Workspace: each word of `blocks` is null or the address of a block that nobody uses. A call takes one by exchanging the
-word for null, and puts it back into a word that is null, so no lock is needed. A block begins with its size; what is
-behind it is written to once, as of `runtime.memory.Workspace`.
+word for null, and puts it back into a word that is null, so no lock is needed. A block begins with its size; its
+pages and those behind it are written to once, as of `runtime.memory.Workspace`.
 
 A kernel that needs a fallback which is not there returns another number than zero. Then `prepare` is called, the only
 way into Python, and the kernel again; and once more, if the fallback turns out to need one.
@@ -17,7 +17,7 @@ way into Python, and the kernel again; and once more, if the fallback turns out 
 from __future__ import annotations
 
 from convgrad.runtime import driver
-from convgrad.runtime.memory import ALIGNMENT, BEHIND, KEEP_BLOCKS, KEEP_BYTES
+from convgrad.runtime.memory import ALIGNMENT, BEHIND, KEEP_BLOCKS, KEEP_BYTES, PAGE
 
 HANDLER, WORDS_OF = "convgrad_xla_call", "convgrad_xla_words"
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, INTERNAL = 3, 8, 13  # XLA_FFI_Error_Code
@@ -45,6 +45,7 @@ def handler_ir() -> str:
         "slots": KEEP_BLOCKS,
         "keep": KEEP_BYTES,
         "most_fallbacks": driver.MOST_FALLBACKS,
+        "page": PAGE,
         "room": ALIGNMENT + 16 + BEHIND,  # before the aligned part of a block: its size
         "align_up": ALIGNMENT + 15,
         "align_mask": -ALIGNMENT,
@@ -264,12 +265,20 @@ allocate:
   br i1 %refused, label %fail.memory, label %mark
 mark:
   store i64 %size, ptr %fresh
-  %behind = getelementptr i8, ptr %fresh, i64 %size
-  call void @llvm.memset.p0.i64(ptr %behind, i8 0, i64 $room$, i1 true)
-  br label %work
+  %end = getelementptr i8, ptr %fresh, i64 %bytes
+  %last = getelementptr i8, ptr %end, i64 -1
+  store volatile i8 0, ptr %last
+  br label %page
+page:
+  %touched = phi i64 [ 8, %mark ], [ %touched.next, %page ] ; the size comes before
+  %page.at = getelementptr i8, ptr %fresh, i64 %touched
+  store volatile i8 0, ptr %page.at
+  %touched.next = add i64 %touched, $page$
+  %pages.left = icmp ult i64 %touched.next, %bytes
+  br i1 %pages.left, label %page, label %work
 
 work:
-  %block = phi ptr [ %taken.block, %taken ], [ %fresh, %mark ]
+  %block = phi ptr [ %taken.block, %taken ], [ %fresh, %page ]
   %block.word = ptrtoint ptr %block to i64
   %beyond = add i64 %block.word, $align_up$
   %workspace = and i64 %beyond, $align_mask$

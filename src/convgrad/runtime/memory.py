@@ -13,6 +13,7 @@ import numpy as np
 from convgrad.dtypes import numpy_dtype
 
 ALIGNMENT = 4096  # a page: more than the 64 bytes that stages ask for, so that speed does not depend on malloc's mood
+PAGE = 4096  # bytes, the least that a system gives at a time
 BEHIND = 32 << 10  # bytes behind a block that are there: kernels ask for what they read next, and at the end for more
 KEEP_BYTES = 512 << 20  # a larger block goes back to the system after its call
 KEEP_BLOCKS = 64
@@ -27,8 +28,8 @@ class Workspace:
 
     Lanes that nobody wants are multiplied, too. Memory of malloc's that held addresses makes subnormal numbers of them,
     with which a kernel takes up to forty times as long; so do words of two numbers, of which the upper one is zero, and
-    kernels that leave some have blocks of their own. Where nothing is behind a block, or nothing yet, each line that is
-    asked for there costs hundreds of cycles on some processors, and a kernel takes up to twelve times as long.
+    kernels that leave some have blocks of their own. Where nothing is behind a block, or nothing yet in it, each line
+    that is asked for there costs hundreds of cycles on some processors, and a kernel takes up to twelve times as long.
     """
 
     __slots__ = ("_owner", "address", "size")
@@ -42,7 +43,8 @@ class Workspace:
         start = self._owner.ctypes.data
         self.address = (start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.size = size
-        self._owner[size:] = 0  # the system gives a page when it is written to
+        self._owner[::PAGE] = 0  # the system gives a page when it is written to
+        self._owner[-1] = 0
 
 
 NOTHING = Workspace(0)  # stands in where a kernel needs none

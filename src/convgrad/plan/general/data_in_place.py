@@ -171,7 +171,7 @@ def _lanes_together(plan: DataPlan) -> DataPlan:
     as lines nobody has measured it.
     """
     own = plan.packs_weights and plan.taps > 1 and plan.problem.dtype == plan.compute
-    if plan.fills_lines or not (own or plan.reads_weights) or plan.taps == 1 == plan.i_blocks:
+    if plan.fills_lines or plan.i_blocks == 1 or not (own or plan.reads_weights):
         return plan
     if plan.problem.bytes_of("w") <= (KEPT_BYTES if plan.reads_weights else FAR_WEIGHTS):
         return plan
@@ -181,8 +181,7 @@ def _lanes_together(plan: DataPlan) -> DataPlan:
     together = even_share(plan.lane_blocks, max(plan.blocks_per_task, most))
     if together <= plan.blocks_per_task:
         return plan
-    share = plan.channel_unit if plan.i_blocks > 1 and plan.taps > 1 else plan.i_block
-    return replace(plan, blocks_per_task=together, i_block=share)
+    return replace(plan, blocks_per_task=together, i_block=plan.channel_unit if plan.taps > 1 else plan.i_block)
 
 
 def _most_widened(plan: DataPlan) -> float:
