@@ -157,8 +157,9 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     for share in shares:
         if not crowded or few or row * plan.taps * share <= room:
             return _lanes_together(replace(plan, reads_weights=True, packs_weights=False, i_block=share))
-    least = plan.taps == 1 or row % FAR_CROWDED == 0 or SIZES[p.dtype] * plan.width < LINE
-    once = ONCE_TILES if least else ONCE_TILES_OF_TAPS
+    once = ONCE_TILES_OF_TAPS
+    if plan.taps == 1 or row % FAR_CROWDED == 0 or SIZES[p.dtype] * plan.width < LINE:
+        once = ONCE_TILES
     if tiles <= once and plan.taps * plan.i_block >= ONCE_ROWS:
         return _lanes_together(replace(plan, reads_weights=True, packs_weights=False))
     return _lanes_together(plan)
