@@ -166,7 +166,7 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
 
 
 def _lanes_together(plan: DataPlan) -> DataPlan:
-    """With more blocks of lanes in a task, as long as there are tasks for a few threads, and fewer channels at a time.
+    """With more blocks of lanes in a task, while a few threads are evenly busy, and with fewer channels at a time.
 
     Blocks that are not whole lines share some, and pages, with the next ones: these are near still. Of vectors as long
     as lines nobody has measured it.
@@ -177,12 +177,12 @@ def _lanes_together(plan: DataPlan) -> DataPlan:
     if plan.problem.bytes_of("w") <= (KEPT_BYTES if plan.reads_weights else FAR_WEIGHTS):
         return plan
     others = prod(plan.grid) // -(-plan.lane_blocks // plan.blocks_per_task)
-    least = -(-LEAST_TASKS // others)
-    most = (plan.lane_blocks - 1) // (least - 1) if least > 1 else plan.lane_blocks
-    together = even_share(plan.lane_blocks, max(plan.blocks_per_task, most))
-    if together <= plan.blocks_per_task:
-        return plan
-    return replace(plan, blocks_per_task=together, i_block=plan.channel_unit if plan.taps > 1 else plan.i_block)
+    for together in range(plan.lane_blocks, plan.blocks_per_task, -1):
+        tasks = others * -(-plan.lane_blocks // together)
+        if tasks >= 2 * LEAST_TASKS or (tasks >= LEAST_TASKS and tasks % 2 == 0):
+            share = plan.channel_unit if plan.taps > 1 else plan.i_block
+            return replace(plan, blocks_per_task=even_share(plan.lane_blocks, together), i_block=share)
+    return plan
 
 
 def _most_widened(plan: DataPlan) -> float:
