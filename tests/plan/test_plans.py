@@ -26,8 +26,8 @@ SLACK = 4096  # bytes that plans do not count: ends of cache lines, a row of zer
 
 
 def in_turn(isa, cases):
-    """Every other one, the others on the next level: of what is decided alike on all of them."""
-    return list(cases)[list(LEVELS).index(isa) % 2 :: 2]
+    """One of each pair, of the next pair the other, and on the next level the rest: pairs are often two layouts."""
+    return [case for n, case in enumerate(cases) if (n + n // 2 + list(LEVELS).index(isa)) % 2 == 0]
 
 
 @each_level

@@ -16,8 +16,10 @@ way into Python, and the kernel again; and once more, if the fallback turns out 
 
 from __future__ import annotations
 
+import mmap
+
 from convgrad.runtime import driver
-from convgrad.runtime.memory import ALIGNMENT, BEHIND, KEEP_BLOCKS, KEEP_BYTES, PAGE
+from convgrad.runtime.memory import ALIGNMENT, BEHIND, KEEP_BLOCKS, KEEP_BYTES
 
 HANDLER, WORDS_OF = "convgrad_xla_call", "convgrad_xla_words"
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, INTERNAL = 3, 8, 13  # XLA_FFI_Error_Code
@@ -45,7 +47,7 @@ def handler_ir() -> str:
         "slots": KEEP_BLOCKS,
         "keep": KEEP_BYTES,
         "most_fallbacks": driver.MOST_FALLBACKS,
-        "page": PAGE,
+        "page": mmap.PAGESIZE,
         "room": ALIGNMENT + 16 + BEHIND,  # before the aligned part of a block: its size
         "align_up": ALIGNMENT + 15,
         "align_mask": -ALIGNMENT,

@@ -13,7 +13,6 @@ import numpy as np
 from convgrad.dtypes import numpy_dtype
 
 ALIGNMENT = 4096  # a page: more than the 64 bytes that stages ask for, so that speed does not depend on malloc's mood
-PAGE = 4096  # bytes, the least that a system gives at a time
 BEHIND = 32 << 10  # bytes behind a block that are there: kernels ask for what they read next, and at the end for more
 KEEP_BYTES = 512 << 20  # a larger block goes back to the system after its call
 KEEP_BLOCKS = 64
@@ -43,7 +42,7 @@ class Workspace:
         start = self._owner.ctypes.data
         self.address = (start + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         self.size = size
-        self._owner[::PAGE] = 0  # the system gives a page when it is written to
+        self._owner[:: mmap.PAGESIZE] = 0  # the system gives a page when it is written to
         self._owner[-1] = 0
 
 
