@@ -13,7 +13,7 @@ from convgrad.codegen.isa.halves import lower_half, with_lower_half
 from convgrad.codegen.loops.ahead import Fetch, inside
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
-from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, joined, known
+from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, if_any, joined, known
 from convgrad.codegen.outputs.runs import Run, rounds_together
 from convgrad.values import frozen, replace
 
@@ -201,8 +201,14 @@ class Tile:
                 b.prefetch(near or b.beyond(self.at_a(b, a, done_rows), size), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, moved)
-            some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
-            return some._reduce(b, here, there, now, reductions[1:], taps, walks, b.add(done, b.mul(i, axis.pace)))
+            a_masks, b_masks = (of(b, i) if of else () for of in (axis.a_masks, axis.b_masks))
+            some, paced = self._masked(b, a_masks, b_masks), b.add(done, b.mul(i, axis.pace))
+
+            def rest(x: Value) -> Sums:
+                return some._reduce(b, here, x, now, reductions[1:], taps, walks, paced)
+
+            # a block before loops of products, which stays one with an instruction in it, is where masks are made ready
+            return if_any(b, b_masks, lambda: rest(b.hidden(there)), now) if axis.skips else rest(there)
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 
@@ -264,13 +270,17 @@ class Tile:
         many = [(u * axis.a_step + p, u * step + q) for u in range(self.unroll) for p, q in taps]
         whole = b.mul(b.floor_div(b.sub(axis.stop, axis.start), self.unroll), self.unroll)
         middle = b.maximum(b.add(axis.start, whole), axis.start)
+        at_once = [taps] * self.unroll if self._products(many).reads_again else [many]
 
-        def body(i: Index, now: Sums, written: Taps) -> Sums:
-            here, there = b.hidden(self.at_a(b, a, b.mul(i, axis.a_step))), b.hidden(self.at_b(b, x, b.mul(i, step)))
-            return self._rank_one(b, here, there, now, written)
+        def body(i: Index, now: Sums, written: Sequence[Taps]) -> Sums:
+            here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, b.mul(i, step))
+            for n, some in enumerate(written):  # by an address of its own, of which LLVM does not know what lies there
+                from_a, from_b = (b.hidden(at) for at in (self.at_a(b, here, n * axis.a_step), self.at_b(b, there, n * step)))
+                now = self._rank_one(b, from_a, from_b, now, some)
+            return now
 
-        tile = b.loop(axis.start, middle, lambda i, now: body(i, now, many), step=self.unroll, carried=tile, name="k")
-        return b.loop(middle, axis.stop, lambda i, now: body(i, now, taps), carried=tile, name="rest")
+        tile = b.loop(axis.start, middle, lambda i, now: body(i, now, at_once), step=self.unroll, carried=tile, name="k")
+        return b.loop(middle, axis.stop, lambda i, now: body(i, now, [taps]), carried=tile, name="rest")
 
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps) -> Sums:
         if self.groups is None:

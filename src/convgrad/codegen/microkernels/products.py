@@ -51,6 +51,12 @@ class Products:
                 return side
         return None
 
+    @property
+    def reads_again(self) -> bool:
+        """Whether taps meet places of A again, of which the registers do not hold all in between."""
+        places = [product[0] for product in self._of(0)]
+        return self.shared() is None and len({product[0] for product in self.all()}) < len(set(places)) * len(self.taps)
+
     def steps(self, shared: int | None) -> list[list[Product]]:
         """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 from convgrad.codegen.ir import Builder
@@ -38,7 +39,7 @@ class Reduction:
 
     With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
     `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
-    `a_masks` and `b_masks` give those of a step, see `Tile`.
+    `a_masks` and `b_masks` give those of a step, see `Tile`; one whose `b_masks` hold no lane is left out if it `skips`.
     """
 
     start: Index
@@ -50,6 +51,7 @@ class Reduction:
     segments: tuple[Segment, ...] = ()
     a_masks: Callable[[Builder, Index], Masks] | None = None
     b_masks: Callable[[Builder, Index], Masks] | None = None
+    skips: bool = False
 
 
 @frozen
@@ -105,3 +107,20 @@ def known(axis: Reduction) -> bool:
         and axis.start == 0
         and not (axis.parts or axis.segments or axis.a_masks or axis.b_masks)
     )
+
+
+def if_any(b: Builder, masks: Masks, sums: Callable[[], dict[Any, Value]], before: dict[Any, Value]) -> dict[Any, Value]:
+    """What `sums` come to; `before`, where the masks hold no lane.
+
+    A block of their own for the products, too: LLVM orders those of the block that computes masks by how long these
+    take, and runs out of registers (295 copies to and from memory beside 288 multiply-adds).
+    """
+    met = reduce(partial(b.binary, "or"), dict.fromkeys(mask for mask in masks if mask is not None))
+    places = list(before)
+
+    def summed() -> list[Value]:
+        after = sums()
+        return [after[place] for place in places]
+
+    found = b.one_of(b.compare_like("ne", met, 0), summed, lambda: list(before.values()))
+    return dict(zip(places, found, strict=True))
