@@ -192,7 +192,7 @@ class Copy:
             outer.dst,
         ):
             return False
-        parts = inner.src == inner.dst == 1 and inner.extent % self.isa.lanes(self.compute) != 0
+        parts = 1 in (inner.src, inner.dst) and inner.extent % self.isa.lanes(self.compute) != 0
         return isinstance(outer.extent, int) or parts
 
     def in_order(self, dims: Sequence[Dim]) -> list[Dim]:

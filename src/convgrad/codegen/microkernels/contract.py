@@ -285,9 +285,12 @@ class Tile:
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps) -> Sums:
         if self.groups is None:
             return self._add_products(b, a, x, tile, taps, 0)
-        step = len(self.columns) * self.isa.lanes(self.compute)
+        step, lanes = len(self.columns) * self.isa.lanes(self.compute), self.isa.lanes(self.compute)
+        products = self._products(taps)
+        held = len({product[0] for product in products.all()}) * -(-self.groups.per_vector(lanes) // lanes)
         for number in range(self.groups.numbers):
-            tile = self._add_products(b, a, self.at_b(b, x, number * step), tile, taps, number)
+            of_groups = a if held <= products.registers else b.hidden(a)  # LLVM would read all of it once, for all numbers
+            tile = self._add_products(b, of_groups, self.at_b(b, x, number * step), tile, taps, number)
         return tile
 
     def _add_products(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps, number: int) -> Sums:
