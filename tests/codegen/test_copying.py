@@ -12,7 +12,7 @@ from codegen.emitted import HOST_ISAS, compile_function, each_isa
 from codegen.random_problems import in_turn, strides_in
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Module
+from convgrad.codegen.ir_module import Module, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.dtypes import COMPUTE, numpy_dtype
@@ -213,3 +213,17 @@ def test_an_empty_box_is_not_touched(steps, isa):
 def test_types_are_stored_as_numpy_does():
     for dtype, stored in STORAGE.items():
         assert numpy_dtype(dtype).itemsize == {"float": 4, "double": 8, "i16": 2}[stored]
+
+
+@pytest.mark.parametrize(
+    "steps", [(9, 1), (1, 9)]
+)  # of a channel: in planes, as results go out, or as a slab is packed
+def test_channels_of_groups_are_one_axis(steps):
+    """However many groups there are: of two channels at a time, no vector is turned."""
+    b, (src, dst) = Builder(Module(), "f", [("i64", "groups")]), steps
+    groups, copy = Value("i64", "%groups"), copy_of("portable", "f32", "f32")
+    dims = [Dim(groups, 2 * src, 2 * dst), Dim(2, src, dst), Dim(9, dst, src)]
+    merged = copy.merged(b, dims)
+    assert [(d.src, d.dst) for d in merged] == [(dst, src), (src, dst)]
+    whole = [Dim(groups, 8 * src, 8 * dst), Dim(8, src, dst)]  # of whole vectors an extent that is known is worth more
+    assert copy.merged(b, whole) == whole

@@ -275,11 +275,15 @@ class Tile:
         def body(i: Index, now: Sums, written: Sequence[Taps]) -> Sums:
             here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, b.mul(i, step))
             for n, some in enumerate(written):  # by an address of its own, of which LLVM does not know what lies there
-                from_a, from_b = (b.hidden(at) for at in (self.at_a(b, here, n * axis.a_step), self.at_b(b, there, n * step)))
+                from_a, from_b = (
+                    b.hidden(at) for at in (self.at_a(b, here, n * axis.a_step), self.at_b(b, there, n * step))
+                )
                 now = self._rank_one(b, from_a, from_b, now, some)
             return now
 
-        tile = b.loop(axis.start, middle, lambda i, now: body(i, now, at_once), step=self.unroll, carried=tile, name="k")
+        tile = b.loop(
+            axis.start, middle, lambda i, now: body(i, now, at_once), step=self.unroll, carried=tile, name="k"
+        )
         return b.loop(middle, axis.stop, lambda i, now: body(i, now, [taps]), carried=tile, name="rest")
 
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps) -> Sums:
@@ -289,7 +293,9 @@ class Tile:
         products = self._products(taps)
         held = len({product[0] for product in products.all()}) * -(-self.groups.per_vector(lanes) // lanes)
         for number in range(self.groups.numbers):
-            of_groups = a if held <= products.registers else b.hidden(a)  # LLVM would read all of it once, for all numbers
+            of_groups = (
+                a if held <= products.registers else b.hidden(a)
+            )  # LLVM would read all of it once, for all numbers
             tile = self._add_products(b, of_groups, self.at_b(b, x, number * step), tile, taps, number)
         return tile
 

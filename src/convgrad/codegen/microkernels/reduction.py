@@ -39,7 +39,7 @@ class Reduction:
 
     With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
     `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
-    `a_masks` and `b_masks` give those of a step, see `Tile`; one whose `b_masks` hold no lane is left out if it `skips`.
+    `a_masks` and `b_masks` give those of a step, see `Tile`. With `skips`, those without a lane are left out.
     """
 
     start: Index
@@ -109,7 +109,9 @@ def known(axis: Reduction) -> bool:
     )
 
 
-def if_any(b: Builder, masks: Masks, sums: Callable[[], dict[Any, Value]], before: dict[Any, Value]) -> dict[Any, Value]:
+def if_any(
+    b: Builder, masks: Masks, sums: Callable[[], dict[Any, Value]], before: dict[Any, Value]
+) -> dict[Any, Value]:
     """What `sums` come to; `before`, where the masks hold no lane.
 
     A block of their own for the products, too: LLVM orders those of the block that computes masks by how long these
