@@ -186,14 +186,20 @@ class Copy:
         return kept
 
     def _continue(self, outer: Dim, inner: Dim) -> bool:
-        """Whether two axes are one; of a number of runs that is not known before, runs that are not whole vectors."""
+        """Whether two axes are one.
+
+        Of a number of runs that is not known before: if runs are not whole vectors, and where vectors turn, if they
+        are no more than a half.
+        """
         if not isinstance(inner.extent, int) or (inner.src * inner.extent, inner.dst * inner.extent) != (
             outer.src,
             outer.dst,
         ):
             return False
-        parts = 1 in (inner.src, inner.dst) and inner.extent % self.isa.lanes(self.compute) != 0
-        return isinstance(outer.extent, int) or parts
+        lanes = self.isa.lanes(self.compute)
+        parts = inner.src == inner.dst == 1 and inner.extent % lanes != 0
+        few_of_square = 1 in (inner.src, inner.dst) and 2 * inner.extent <= lanes
+        return isinstance(outer.extent, int) or parts or few_of_square
 
     def in_order(self, dims: Sequence[Dim]) -> list[Dim]:
         """From one end of a side to the other, outermost first: what lies together there is met together."""

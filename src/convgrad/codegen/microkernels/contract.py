@@ -270,21 +270,18 @@ class Tile:
         many = [(u * axis.a_step + p, u * step + q) for u in range(self.unroll) for p, q in taps]
         whole = b.mul(b.floor_div(b.sub(axis.stop, axis.start), self.unroll), self.unroll)
         middle = b.maximum(b.add(axis.start, whole), axis.start)
-        at_once = [taps] * self.unroll if self._products(many).reads_again else [many]
 
         def body(i: Index, now: Sums, written: Sequence[Taps]) -> Sums:
-            here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, b.mul(i, step))
             for n, some in enumerate(written):  # by an address of its own, of which LLVM does not know what lies there
-                from_a, from_b = (
-                    b.hidden(at) for at in (self.at_a(b, here, n * axis.a_step), self.at_b(b, there, n * step))
-                )
-                now = self._rank_one(b, from_a, from_b, now, some)
+                here = b.hidden(self.at_a(b, a, b.add(b.mul(i, axis.a_step), n * axis.a_step)))
+                there = b.hidden(self.at_b(b, x, b.add(b.mul(i, step), n * step)))
+                now = self._rank_one(b, here, there, now, some)
             return now
 
-        tile = b.loop(
-            axis.start, middle, lambda i, now: body(i, now, at_once), step=self.unroll, carried=tile, name="k"
-        )
-        return b.loop(middle, axis.stop, lambda i, now: body(i, now, [taps]), carried=tile, name="rest")
+        at_once = [taps] * self.unroll if self._products(many).outgrows_registers else [many]
+        several, one = (partial(body, written=written) for written in (at_once, [taps]))
+        tile = b.loop(axis.start, middle, several, step=self.unroll, carried=tile, name="k")
+        return b.loop(middle, axis.stop, one, carried=tile, name="rest")
 
     def _rank_one(self, b: Builder, a: Value, x: Value, tile: Sums, taps: Taps) -> Sums:
         if self.groups is None:
@@ -292,10 +289,9 @@ class Tile:
         step, lanes = len(self.columns) * self.isa.lanes(self.compute), self.isa.lanes(self.compute)
         products = self._products(taps)
         held = len({product[0] for product in products.all()}) * -(-self.groups.per_vector(lanes) // lanes)
+        again = held > products.registers  # LLVM would read all vectors of groups once, for all of their numbers
         for number in range(self.groups.numbers):
-            of_groups = (
-                a if held <= products.registers else b.hidden(a)
-            )  # LLVM would read all of it once, for all numbers
+            of_groups = b.hidden(a) if again else a
             tile = self._add_products(b, of_groups, self.at_b(b, x, number * step), tile, taps, number)
         return tile
 

@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 
 from convgrad.values import frozen
 
+FEW_KEPT = 6  # vectors that memory keeps between two taps as fast as they are read again
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Taps = Sequence[tuple[int, int]]  # offsets of A and B
 
@@ -52,10 +53,13 @@ class Products:
         return None
 
     @property
-    def reads_again(self) -> bool:
-        """Whether taps meet places of A again, of which the registers do not hold all in between."""
-        places = [product[0] for product in self._of(0)]
-        return self.shared() is None and len({product[0] for product in self.all()}) < len(set(places)) * len(self.taps)
+    def outgrows_registers(self) -> bool:
+        """Whether places of A that later taps meet again, each of which LLVM reads once, are too many to stay."""
+        if self.shared() is not None:
+            return False
+        places = [{product[0] for product in self._of(n)} for n in range(len(self.taps))]
+        later = [set[int]().union(*places[n + 1 :]) for n in range(len(places))]
+        return max(len(here & after) for here, after in zip(places, later, strict=True)) > self.registers + FEW_KEPT
 
     def steps(self, shared: int | None) -> list[list[Product]]:
         """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
