@@ -289,7 +289,8 @@ class Tile:
         step, lanes = len(self.columns) * self.isa.lanes(self.compute), self.isa.lanes(self.compute)
         products = self._products(taps)
         held = len({product[0] for product in products.all()}) * -(-self.groups.per_vector(lanes) // lanes)
-        again = held > products.registers  # LLVM would read all vectors of groups once, for all of their numbers
+        # LLVM would read vectors of groups once, for all of their numbers, and keep them in memory
+        again = self.groups.numbers > 1 and held > products.registers
         for number in range(self.groups.numbers):
             of_groups = b.hidden(a) if again else a
             tile = self._add_products(b, of_groups, self.at_b(b, x, number * step), tile, taps, number)
