@@ -48,6 +48,10 @@ class Builder(IndexArithmetic):
         """
         return self.emit("ptr", f'call ptr asm "", "=r,0"({pointer})')
 
+    def unknown(self, number: Index) -> Value:
+        """The same number, of which LLVM does not know that."""
+        return self.emit("i64", f'call i64 asm "", "=r,0"({index(number)})')
+
     def lookup(self, table: Value, i: Index) -> Value:
         """Entry i of a table of i64."""
         return self.load("i64", self.at(table, i, "i64"), 8)

@@ -134,7 +134,7 @@ class FlatSweep(Sweep):
             0, phase.taps, plan.rows.offset_step * plan.pitch, tap_step,
             self.taps.paces[1 + plan.outer],
         )  # fmt: skip
-        sums = self.taps.in_order((*spot.sums, replace(rows, b_masks=masks, skips=masks is not None), *column_sums))
+        sums = self.taps.in_order((*spot.sums, replace(rows, b_masks=masks, own_block=masks is not None), *column_sums))
         plane = b.at(self.slab, spot.slab, kind)
         x = b.at(plane, b.add(p, phase.offset * plan.pitch), kind)
         weights = b.at(self.weights, b.add(spot.weights, phase.tap * tap_step), STORAGE[plan.compute])

@@ -13,7 +13,7 @@ from convgrad.codegen.isa.halves import lower_half, with_lower_half
 from convgrad.codegen.loops.ahead import Fetch, inside
 from convgrad.codegen.microkernels.operands import Operands
 from convgrad.codegen.microkernels.products import Products, Taps
-from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, if_any, joined, known
+from convgrad.codegen.microkernels.reduction import Groups, Masks, Reduction, both, in_own_block, joined, known
 from convgrad.codegen.outputs.runs import Run, rounds_together
 from convgrad.values import frozen, replace
 
@@ -201,14 +201,14 @@ class Tile:
                 b.prefetch(near or b.beyond(self.at_a(b, a, done_rows), size), keep=3)
             moved = b.mul(i, axis.b_step) if isinstance(axis.b_step, int) else b.lookup(axis.b_step, i)
             here, there = self.at_a(b, a, b.mul(i, axis.a_step)), self.at_b(b, x, moved)
-            a_masks, b_masks = (of(b, i) if of else () for of in (axis.a_masks, axis.b_masks))
-            some, paced = self._masked(b, a_masks, b_masks), b.add(done, b.mul(i, axis.pace))
+            some = self._masked(b, *(of(b, i) if of else () for of in (axis.a_masks, axis.b_masks)))
+            paced = b.add(done, b.mul(i, axis.pace))
 
             def rest(x: Value) -> Sums:
                 return some._reduce(b, here, x, now, reductions[1:], taps, walks, paced)
 
             # a block before loops of products, which stays one with an instruction in it, is where masks are made ready
-            return if_any(b, b_masks, lambda: rest(b.hidden(there)), now) if axis.skips else rest(there)
+            return in_own_block(b, lambda: rest(b.hidden(there)), now) if axis.own_block else rest(there)
 
         return b.loop(axis.start, axis.stop, body, carried=tile, name="k")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
 from typing import Any
 
 from convgrad.codegen.ir import Builder
@@ -39,7 +38,7 @@ class Reduction:
 
     With `parts` its steps are these, written out one after the other. B may take its steps from a table of i64 instead.
     `pace` counts what is fetched along the way, from one i to the next; 0: nothing is, here and further inside.
-    `a_masks` and `b_masks` give those of a step, see `Tile`. With `skips`, those without a lane are left out.
+    `a_masks` and `b_masks` give those of a step, see `Tile`. With `own_block`, see `in_own_block`.
     """
 
     start: Index
@@ -51,7 +50,7 @@ class Reduction:
     segments: tuple[Segment, ...] = ()
     a_masks: Callable[[Builder, Index], Masks] | None = None
     b_masks: Callable[[Builder, Index], Masks] | None = None
-    skips: bool = False
+    own_block: bool = False
 
 
 @frozen
@@ -109,20 +108,18 @@ def known(axis: Reduction) -> bool:
     )
 
 
-def if_any(
-    b: Builder, masks: Masks, sums: Callable[[], dict[Any, Value]], before: dict[Any, Value]
-) -> dict[Any, Value]:
-    """What `sums` come to; `before`, where the masks hold no lane.
+def in_own_block(b: Builder, sums: Callable[[], dict[Any, Value]], before: dict[Any, Value]) -> dict[Any, Value]:
+    """What `sums` come to, in a block of their own, which is entered in any case; LLVM does not know that.
 
-    A block of their own for the products, too: LLVM orders those of the block that computes masks by how long these
-    take, and runs out of registers (295 copies to and from memory beside 288 multiply-adds).
+    It orders products in the block that computes masks by how long these take, and runs out of registers (295 copies
+    to and from memory beside 288 multiply-adds).
     """
-    met = reduce(partial(b.binary, "or"), dict.fromkeys(mask for mask in masks if mask is not None))
     places = list(before)
 
     def summed() -> list[Value]:
         after = sums()
         return [after[place] for place in places]
 
-    found = b.one_of(b.compare_like("ne", met, 0), summed, lambda: list(before.values()))
+    always = b.compare("ne", b.unknown(1), 0)
+    found = b.one_of(always, summed, lambda: list(before.values()))
     return dict(zip(places, found, strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import prod
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, index
+from convgrad.codegen.ir_module import Index, Value
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import BYTES, STORAGE, first_lanes
 from convgrad.codegen.outputs.sums import across
@@ -25,8 +25,7 @@ class Inside:
 
     def first_lanes(self, count: Index) -> Value:
         """The mask of so many; LLVM does not learn how many, since under a mask of one it may read two of 16 bits."""
-        count = self.b.emit("i64", f'call i64 asm "", "=r,0"({index(count)})')
-        return first_lanes(self.b, self.plan.lanes, count)
+        return first_lanes(self.b, self.plan.lanes, self.b.unknown(count))
 
     def numbers(self, name: str, offset: Index, mask: Value, step: int | None = None, address: Value | None = None,
                 dtype: str = "") -> Value:  # fmt: skip
