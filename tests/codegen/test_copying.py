@@ -215,9 +215,7 @@ def test_types_are_stored_as_numpy_does():
         assert numpy_dtype(dtype).itemsize == {"float": 4, "double": 8, "i16": 2}[stored]
 
 
-@pytest.mark.parametrize(
-    "steps", [(9, 1), (1, 9)]
-)  # of a channel: in planes, as results go out, or as a slab is packed
+@pytest.mark.parametrize("steps", [(9, 1), (1, 9)])  # of a channel, of one side and the other
 def test_channels_of_groups_are_one_axis(steps):
     """However many groups there are: of two channels at a time, no vector is turned."""
     b, (src, dst) = Builder(Module(), "f", [("i64", "groups")]), steps
