@@ -238,6 +238,16 @@ def test_windows_that_a_stride_parts_are_lanes_for_few_channels_only(outputs, wi
     assert isinstance(choose(stem, machine_for("avx512")), WindowLanesPlan) == windows
 
 
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_vectors_across_groups_are_weighed_only_where_one_may_hold_several(isa):
+    """Else x would be laid out in whole vectors of a number each, which are read in all lanes as they are."""
+    machine = machine_for(isa)
+    for channels in (1, 2, 3, 4, 6, 8):
+        p = problem_of(Unknown.W, channels=(2, channels), groups=12, image=14, windows=14, taps=3, low=1, nxc=True)
+        across = any(plan.spread for plan in variants(p, machine) if type(plan) is WeightsPlan)
+        assert across == (channels < machine.lanes_f32)
+
+
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize(
     ("channels", "apart", "skipped"),

@@ -190,7 +190,7 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         lane_shares=1, row_shares=1, x_pixel_major=False,
     )  # fmt: skip
     yield from _along_channels(base, machine)
-    if groups > 1 and k <= min(MOST_SPREAD, lanes) and c <= MOST_SPREAD:
+    if groups > 1 and k <= MOST_SPREAD and k < lanes and c <= MOST_SPREAD:  # else each vector is of one group
         shape = best_row_tile(
             c, base.axes[-1], groups * k, lanes, machine.tile_registers, rows_shift=True, a_vector=True
         )
