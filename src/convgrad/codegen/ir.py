@@ -52,6 +52,13 @@ class Builder(IndexArithmetic):
         """The same number, of which LLVM does not know that."""
         return self.emit("i64", f'call i64 asm "", "=r,0"({index(number)})')
 
+    def in_turn(self) -> None:
+        """What memory is read for from here on is read after what came before.
+
+        LLVM reads vectors together that lie side by side, and as early as it can, whatever they drive out of registers.
+        """
+        self.do('call void asm sideeffect "", ""()')
+
     def lookup(self, table: Value, i: Index) -> Value:
         """Entry i of a table of i64."""
         return self.load("i64", self.at(table, i, "i64"), 8)

@@ -28,12 +28,15 @@ def chosen(b: Builder, vector: Value, mask: Value | None) -> Value:
 class Operands:
     """Numbers or vectors at offsets from A and B; `number` is that of every group, masks are those of offsets.
 
-    `of_a` and `of_b` remember what was read until their `cache_clear`.
+    `of_a` and `of_b` remember what was read until their `cache_clear`. With `in_turn` vectors of A, or else
+    of B, are read when they are wanted.
     """
 
-    def __init__(self, tile: Tile, b: Builder, a: Value, x: Value, number: int, a_masks: Masks, b_masks: Masks):
+    def __init__(
+        self, tile: Tile, b: Builder, a: Value, x: Value, number: int, a_masks: Masks, b_masks: Masks, *, in_turn: bool,
+    ):  # fmt: skip
         self.tile, self.b, self.a, self.x, self.number = tile, b, a, x, number
-        self.a_masks, self.b_masks = a_masks, b_masks
+        self.a_masks, self.b_masks, self.in_turn = a_masks, b_masks, in_turn
         self.lanes = tile.isa.lanes(tile.compute)
         self.of_a, self.of_b, self.place_of_b = cache(self._of_a), cache(self._of_b), cache(self._place_of_b)
         self.half_of_b = cache(self._half_of_b)
@@ -59,6 +62,8 @@ class Operands:
     def _load_a(self, offset: int, mask: Value | None = None) -> Value:
         """What the lanes of a column meet."""
         tile, b, lanes = self.tile, self.b, self.lanes
+        if self.in_turn and tile.a_vector:
+            b.in_turn()
         if tile.a_read is not None:
             return tile.a_read(b, self.a, offset)
         isa, dtype, address = tile.isa, tile.a_dtype or tile.compute, tile.at_a(b, self.a, offset)
@@ -77,6 +82,8 @@ class Operands:
     def _load_b(self, offset: int) -> Value:
         tile, b = self.tile, self.b
         mask = self.b_masks.get(offset)
+        if self.in_turn and not tile.a_vector:
+            b.in_turn()
         if tile.b_read is not None:
             return chosen(b, tile.b_read(b, self.x, offset), mask)
         place = self._place_of_b(offset)

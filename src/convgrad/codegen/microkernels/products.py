@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
+from itertools import pairwise
 
 from convgrad.values import frozen
 
+TOGETHER = 128  # numbers, between places that LLVM reads one after the other
 FEW_KEPT = 6  # vectors that memory keeps between two taps as fast as they are read again
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Taps = Sequence[tuple[int, int]]  # offsets of A and B
@@ -60,6 +62,15 @@ class Products:
         places = [{product[0] for product in self._of(n)} for n in range(len(self.taps))]
         later = [set[int]().union(*places[n + 1 :]) for n in range(len(places))]
         return max(len(here & after) for here, after in zip(places, later, strict=True)) > self.registers + FEW_KEPT
+
+    def fills_registers(self, *, a_vector: bool) -> bool:
+        """Whether vectors of A, or of B, read as early as LLVM reads neighbours, would drive sums out of registers."""
+        full = self.registers <= len(self.columns) + 1
+        if not a_vector:
+            return full and len(self.taps) > 1 and self.shared() is None
+        beside = any(after - before < TOGETHER for before, after in pairwise(sorted(self.rows)))
+        alone = len(self.taps) == 1 < len(self.columns) and not self.by_column
+        return (full and beside and alone) or self.outgrows_registers
 
     def steps(self, shared: int | None) -> list[list[Product]]:
         """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
