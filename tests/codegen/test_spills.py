@@ -1,4 +1,4 @@
-"""Register tiles stay in registers: loops of products hardly touch the stack, on instruction sets of any machine."""
+"""Register tiles stay where they are: loops of products hardly touch the stack, nor move sums between registers."""
 
 import re
 
@@ -14,22 +14,34 @@ from convgrad.runtime import jit
 
 pytestmark = pytest.mark.skipif(not host_triple().startswith("x86_64"), reason="reads assembly of x86")
 
+ELSEWHERE = re.compile(r"\(%rsp\)|\svmov\w+\s+%[xyz]mm\d+, %[xyz]mm\d+$")  # on the stack, or in another register
 GROUPED = {"channels": (4, 8), "groups": 8, "low": 1}
-CASES = {  # instruction set, problem, a word of its plan; and stack accesses for a multiply-add, without this
-    "tiles at the edge of planes": (  # 0.73
+CASES = {  # instruction set, problem, a word of its plan; and stack accesses and moves for a multiply-add, without this
+    "tiles at the edge of planes": (  # 1.11
         "avx512", problem_of(Unknown.Y, (23, 62), (23, 62), (3, 3), **GROUPED), "planes",
     ),
-    "few planes beside each other": (  # 1.03
+    "few planes beside each other": (  # 1.10
         "avx512", problem_of(Unknown.Y, (18, 18), (18, 18), (3, 3), **GROUPED), "planes",
     ),
-    "weights of taps that meet windows again": (  # 1.23
-        "avx2", problem_of(Unknown.W, (26, 99), (26, 93), (7, 7), channels=(8, 8), groups=4, low=(3, 0)), "along y",
+    "weights of taps that meet windows again": (  # 1.45
+        "avx2", problem_of(Unknown.W, (26, 99), (26, 93), (7, 7), channels=(8, 6), groups=4, low=(3, 0)), "along y",
     ),
-    "numbers of groups, 32 registers": (  # 0.41
+    "numbers of groups, 32 registers": (  # 0.83
         "avx512", problem_of(Unknown.X, (23, 62), (23, 62), (3, 3), **GROUPED, layout="NXC"), "several groups",
     ),
-    "numbers of groups, 16 registers": (  # 0.58
+    "numbers of groups, 16 registers": (  # 0.65
         "avx2", problem_of(Unknown.X, (23, 62), (23, 62), (3, 3), **GROUPED, layout="NXC"), "several groups",
+    ),
+    "neighbours that meet two channels, with 28 sums": (  # 1.43
+        "avx512", problem_of(Unknown.W, (129, 129), (129, 129), (7, 7), channels=(6, 4), low=3, batch=8),
+        "along windows",
+    ),
+    "neighbours that several taps meet": (  # 1.44
+        "avx2", problem_of(Unknown.X, (91, 91), (91, 91), (3, 3), channels=(1, 1), groups=4, low=1, layout="NXC"),
+        "several groups",
+    ),
+    "numbers of many taps, with 28 sums": (  # 0.55
+        "avx512", problem_of(Unknown.Y, (17, 78), (9, 39), (3, 3), channels=(1, 384), stride=2, low=1), "along outputs",
     ),
 }  # fmt: skip
 
@@ -53,6 +65,6 @@ def test_loops_of_products_hardly_touch_the_stack(name):
     for loop in inner_loops(jit.assembly(lower(plan).ir, machine_for(isa))):
         products = sum("vfmadd" in line for line in loop)
         if products >= 8:
-            assert sum("(%rsp)" in line for line in loop) <= 0.1 * products, "\n".join(loop)
+            assert sum(ELSEWHERE.search(line) is not None for line in loop) <= 0.1 * products, "\n".join(loop)
             met += 1
     assert met

@@ -271,15 +271,11 @@ class Tile:
         whole = b.mul(b.floor_div(b.sub(axis.stop, axis.start), self.unroll), self.unroll)
         middle = b.maximum(b.add(axis.start, whole), axis.start)
 
-        def body(i: Index, now: Sums, written: Sequence[Taps]) -> Sums:
-            for n, some in enumerate(written):  # by an address of its own, of which LLVM does not know what lies there
-                here = b.hidden(self.at_a(b, a, b.add(b.mul(i, axis.a_step), n * axis.a_step)))
-                there = b.hidden(self.at_b(b, x, b.add(b.mul(i, step), n * step)))
-                now = self._rank_one(b, here, there, now, some)
-            return now
+        def body(i: Index, now: Sums, written: Taps) -> Sums:
+            here, there = b.hidden(self.at_a(b, a, b.mul(i, axis.a_step))), b.hidden(self.at_b(b, x, b.mul(i, step)))
+            return self._rank_one(b, here, there, now, written)
 
-        at_once = [taps] * self.unroll if self._products(many).outgrows_registers else [many]
-        several, one = (partial(body, written=written) for written in (at_once, [taps]))
+        several, one = (partial(body, written=written) for written in (many, taps))
         tile = b.loop(axis.start, middle, several, step=self.unroll, carried=tile, name="k")
         return b.loop(middle, axis.stop, one, carried=tile, name="rest")
 

@@ -55,7 +55,7 @@ class Products:
         return None
 
     @property
-    def outgrows_registers(self) -> bool:
+    def _outgrows_registers(self) -> bool:
         """Whether places of A that later taps meet again, each of which LLVM reads once, are too many to stay."""
         if self.shared() is not None:
             return False
@@ -70,7 +70,7 @@ class Products:
             return full and len(self.taps) > 1 and self.shared() is None
         beside = any(after - before < TOGETHER for before, after in pairwise(sorted(self.rows)))
         alone = len(self.taps) == 1 < len(self.columns) and not self.by_column
-        return (full and beside and alone) or self.outgrows_registers
+        return (full and beside and alone) or self._outgrows_registers
 
     def steps(self, shared: int | None) -> list[list[Product]]:
         """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.
