@@ -227,7 +227,7 @@ MUTANTS = {
     ),
     "borders of weights are not zeroed": Mutant(
         weights.SumsStage, "_zero_border", nothing,
-        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(3, 4), groups=19, layout="NXC", low=1),
+        problem_of(W, (9, 13), (9, 13), (3, 3), channels=(3, 3), groups=19, layout="NXC", low=1),
     ),
     "bands of other taps than the first are left out": Mutant(
         data.DataStages, "_pack_band", first_band_alone, NAMED["bands of rows"]
