@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from convgrad.values import frozen
 
-TOGETHER = 128  # numbers, between places that LLVM reads one after the other
+TOGETHER = 128  # numbers, 512 bytes of f32, within which LLVM reads neighbours one after the other
 FEW_KEPT = 6  # vectors that memory keeps between two taps as fast as they are read again
 Product = tuple[int, int, int, int]  # offsets of A and B, row, column
 Taps = Sequence[tuple[int, int]]  # offsets of A and B
