@@ -34,12 +34,29 @@ def test_depthwise_layers_beyond_every_cache_move_many_channels_at_a_time():
 
 
 @pytest.mark.parametrize(("isa", "dtype", "rows"), [("avx512", "f16", 4), ("avx512", "bf16", 4), ("avx2", "bf16", 2),
-                                                    ("avx2", "f16", 1), ("avx512", "f32", 4)])  # fmt: skip
+                                                    ("avx2", "f16", 2), ("avx512", "f32", 4)])  # fmt: skip
 def test_what_tiles_of_windows_widen_serves_many(isa, dtype, rows):
     """Numbers of 16 bits, where widening them takes as many instructions as multiplying."""
     problem = problem_of(Unknown.W, channels=(64, 1), image=60, windows=60, taps=3, low=1, batch=2, nxc=True)
     plan = choose(replace(problem, dtype=dtype, out_dtype=dtype), machine_for(isa))
-    assert (plan.rows, plan.columns) == (rows, 4 if (isa, dtype) in (("avx2", "f16"), ("avx512", "f32")) else 8)
+    assert (plan.rows, plan.columns) == (rows, 4 if dtype == "f32" else 8)
+
+
+def test_tiles_of_windows_keep_more_rows_than_would_be_widened_together():
+    """A column of taps, whose sums leave room for four rows with the registers of AVX2."""
+    image = {"channels": (1, 1), "groups": 64, "low": (3, 0), "layout": "NXC"}
+    problem = exact_problem(Unknown.W, (60, 60), (60, 60), (7, 1), **image)
+    plan = choose(replace(problem, dtype="bf16", out_dtype="bf16"), machine_for("avx2"))
+    assert (plan.rows, plan.tap_rows) == (4, 7)
+
+
+@pytest.mark.parametrize(("isa", "groups", "columns"), [("avx2", 96, 28), ("avx2", 768, 8), ("avx512", 96, 8)])
+def test_tiles_of_short_vectors_are_long_where_sums_come_and_go(isa, groups, columns):
+    """As far as L1 has places for what lies a power of two apart; longer vectors have more arithmetic for their sums."""
+    sizes = {"channels": (1, 1), "groups": groups, "image": 56, "windows": 56, "taps": 11, "low": 5, "nxc": True}
+    plan = choose(problem_of(Unknown.W, **sizes), machine_for(isa))
+    assert plan.tap_rows == 1
+    assert plan.columns == columns
 
 
 def test_small_images_are_tiled_across_the_batch():

@@ -10,7 +10,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise.plane_rows import is_narrow
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
-from convgrad.plan.general.data_in_place import lines_of_l1
+from convgrad.plan.general.data_in_place import lines_of_l1, widens_again
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.shares import even_share
@@ -36,6 +36,7 @@ BY_DOTS = 0.05  # of that, by dot products
 FAR_ROW = 16 * 1024 * 1024  # bytes of a row of both tensors that comes from memory anew for every block of lanes
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
+MOST_WIDENED = 48  # taps of an output, of 16 bits and vectors shorter than lines: what more meet is widened once
 COUNTED = 0.8  # of cycles that leave out less than those of vectors do, with which they are compared
 LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and of one with gaps between them
 MOST_PAIRED_BODIES = 5
@@ -58,6 +59,8 @@ def depthwise_data_candidates(
     """
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
+        return
+    if not base.fills_lines and widens_again(base, MOST_WIDENED):
         return
     if p.groups > base.lanes and _moved_bytes(p) > FAR_ROW * p.batch * prod(axis.count for axis in axes[1:-1]):
         return

@@ -19,6 +19,7 @@ from convgrad.plan.machine import Machine
 from convgrad.plan.shares import even_share
 from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.plan.window_axes import window_axes
+from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ Plan = TypeVar("Plan", bound=DepthwiseWeightsPlan)
 
 ROWS, MORE_ROWS = 2, 4  # of windows of a tile; more where sums of all taps leave registers for them
 COLUMNS, SHORT, SHORT_WINDOWS = 4, 8, 32  # windows of a row of a tile, and where rows are short
+LONG_ROWS = (28, 20, 14)  # likewise, of vectors shorter than lines, where sums of other taps come and go
 WIDENED_ROWS = 4  # of windows of 16 bits in a tile; half as many next to half as many registers
 MOST_WIDENED = 9  # taps of such a tile
 DOT_ROWS, DOT_COLUMNS = (2, 4), (4, 6, 8, 14)  # of windows of a tile of dot products
@@ -97,18 +99,37 @@ def _tiled(base: WeightsPlan, machine: Machine) -> DepthwiseWeightsPlan | None:
     tap_rows, tap_columns = min(taps[-2], _rows_of_taps(base, machine, rows)), taps[-1]
     columns = SHORT if windows <= SHORT_WINDOWS else COLUMNS
     if looped or tap_rows < 1:
-        tap_rows, columns = 1, SHORT
+        tap_rows, columns = 1, _longest_row(base, machine)
         rows, tap_columns = min(
             ((many, _some_of_a_row(base, machine, many)) for many in dict.fromkeys((rows, 1))),
             key=lambda tile: -(-taps[-1] // tile[1]),
         )
-    elif wider := _wider(base, machine):
+    elif (wider := _wider(base, machine)) >= rows:
         rows, columns, tap_rows = wider, SHORT, taps[-2]
     return as_kind(
         DepthwiseWeightsPlan, base, vectors=-(-_lanes(base) // base.lanes), lane_groups=base.problem.groups,
         row_channels=1, tile_taps=1, unroll=1, direct=True, rows=rows, columns=even_share(windows, columns),
         tap_rows=tap_rows, tap_columns=tap_columns, looped=looped,
     )  # fmt: skip
+
+
+def _longest_row(base: WeightsPlan, machine: Machine) -> int:
+    """Windows of a row of a tile whose sums come and go, which shorter vectors have less arithmetic to make up for.
+
+    As far as what they meet has places in L1.
+    """
+    inner = base.axes[-1]
+    room = lines_of_l1(_step(base.problem))
+    for columns in () if machine.lanes_f32 * 4 == LINE else LONG_ROWS:
+        columns = even_share(inner.windows, columns)
+        if columns + inner.stride * (columns - 1) + inner.dilation * (inner.taps - 1) + 1 <= room:
+            return columns
+    return SHORT
+
+
+def _step(p: ConvProblem) -> int:
+    """Bytes from an element of a row, of x or y, to the next."""
+    return max(SIZES[p.dtype] * abs(p.strides[name][-1]) for name in "xy")
 
 
 def _rows_of_taps(base: WeightsPlan, machine: Machine, rows: int) -> int:
@@ -180,9 +201,8 @@ def _by_dots(plan: DepthwiseWeightsPlan, machine: Machine) -> Iterator[tuple[flo
 def _wider(base: WeightsPlan, machine: Machine) -> int:
     """Rows of windows of a tile of 16 bits, which widens what it reads for all of them; 0 where that would not pay."""
     p, row = base.problem, base.axes[-2]
-    whole = machine.lanes_f32 * 4 == LINE  # two instructions widen it, else one does f16
-    widened = p.dtype == "bf16" or (p.dtype == "f16" and whole)
-    if not widened or row.stride > 1 or prod(p.taps[-2:]) > MOST_WIDENED:
+    whole = machine.lanes_f32 * 4 == LINE
+    if p.dtype not in ("bf16", "f16") or row.stride > 1 or prod(p.taps[-2:]) > MOST_WIDENED:
         return 0
     rows = WIDENED_ROWS if whole else WIDENED_ROWS // 2
     return rows if (p.taps[-2] + rows) * p.taps[-1] < machine.registers and rows * 2 <= row.windows else 0
@@ -194,8 +214,7 @@ def _cycles(plan: DepthwiseWeightsPlan) -> float:
     met = sum(last - first for first, last in map(row.met, range(row.taps))) / row.windows  # by a window
     of_tile, load, of_sum = 0.0, LOAD, LOAD
     if plan.in_pieces:
-        step = max(SIZES[plan.problem.dtype] * abs(plan.problem.strides[name][-1]) for name in "xy")
-        load = LOAD if plan.x_columns + plan.columns <= lines_of_l1(step) else AGAIN
+        load = LOAD if plan.x_columns + plan.columns <= lines_of_l1(_step(plan.problem)) else AGAIN
         of_sum = max(load, LOAD if SIZES[plan.compute] * plan.sum_size <= SUM_BYTES else AGAIN)
     widened = WIDENED if plan.problem.dtype != plan.compute and not plan.spread else 0.0
     for (tap_rows, many), taps in product(((1, met),) if plan.looped else plan.tap_pieces, plan.column_pieces):

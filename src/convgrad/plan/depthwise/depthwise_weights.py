@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from convgrad.dtypes import SIZES
 from convgrad.plan.depthwise.plane_costs import tap_pieces
 from convgrad.plan.depthwise.plane_rows import is_large, windows_ahead
+from convgrad.plan.general.room import Room
 from convgrad.plan.general.weights import WeightsPlan
 from convgrad.plan.window_axes import WindowAxis
 from convgrad.problem.conv import ConvProblem
@@ -109,6 +111,12 @@ class DepthwiseWeightsPlan(WeightsPlan):
     def zeros(self) -> int:
         """Numbers from the first to the last that a tile reads of a row."""
         return (self.x_columns - 1) * self.problem.x_strides[-1] + self.together * self.lanes
+
+    @property
+    def work_bytes(self) -> Room:
+        """With those of zeros, behind what the second stage needs."""
+        shared, own = super().work_bytes
+        return shared, own + SIZES[self.compute] * self.zeros
 
     def bytes_ahead(self, name: str) -> int:
         """From a row of a tensor to the one that is asked for."""
