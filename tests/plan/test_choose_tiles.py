@@ -52,7 +52,7 @@ def test_tiles_of_windows_keep_more_rows_than_would_be_widened_together():
 
 @pytest.mark.parametrize(("isa", "groups", "columns"), [("avx2", 96, 28), ("avx2", 768, 8), ("avx512", 96, 8)])
 def test_tiles_of_short_vectors_are_long_where_sums_come_and_go(isa, groups, columns):
-    """As far as L1 has places for what lies a power of two apart; longer vectors have more arithmetic for their sums."""
+    """As far as L1 has places for what lies a power of two apart; longer vectors have more arithmetic for sums."""
     sizes = {"channels": (1, 1), "groups": groups, "image": 56, "windows": 56, "taps": 11, "low": 5, "nxc": True}
     plan = choose(problem_of(Unknown.W, **sizes), machine_for(isa))
     assert plan.tap_rows == 1
