@@ -45,17 +45,6 @@ def test_large_depthwise_kernels_pack_rows_that_are_mostly_border(unknown, taps,
     assert choose(p, machine_for(isa)).reads_in_place == expected
 
 
-@pytest.mark.parametrize(("isa", "dtype", "taps", "expected"), [
-    ("avx2", "bf16", 7, False), ("avx2", "f16", 7, False), ("avx2", "f16", 5, True), ("avx2", "f32", 7, True),
-    ("avx512", "f16", 7, True),
-])  # fmt: skip
-@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
-def test_large_depthwise_kernels_widen_what_short_vectors_meet_once(unknown, isa, dtype, taps, expected):
-    sizes = {"channels": (1, 1), "groups": 96, "image": 56, "windows": 56, "taps": taps, "low": taps // 2, "nxc": True}
-    problem = replace(problem_of(unknown, **sizes), dtype=dtype, out_dtype=dtype)
-    assert choose(problem, machine_for(isa)).reads_in_place == expected
-
-
 @pytest.mark.parametrize(("groups", "channels", "batch", "near"), [
     (8, 32, 32, True), (16, 32, 32, True), (8, 32, 4, False), (4, 64, 32, False), (16, 16, 32, False),
     (2, 512, 32, False),

@@ -98,19 +98,27 @@ def test_depthwise_tiles_of_strided_volumes_follow_no_more_rows_than_a_core_can(
         problem = exact_problem(
             Unknown.Y, (planes, extent, extent), (planes, extent // 2, extent // 2), (3,) * 3, **sizes
         )
-        return choose(problem, machine_for("avx2")).tile[-2]
+        return choose(problem, machine_for("avx512")).tile[-2]
 
     assert rows(8, 112) == 2
     assert rows(4, 56) > 2
 
 
-@pytest.mark.parametrize(("groups", "most"), [(1024, 4), (512, 4), (960, 14)])
-def test_depthwise_tiles_of_short_vectors_are_small_where_lines_share_places(groups, most):
-    sizes = {"channels": (1, 1), "groups": groups, "image": 14, "windows": 14, "taps": 3, "low": 1, "batch": 4}
+@pytest.mark.parametrize(("image", "taps", "tile"), [(14, 3, (1, 7)), (14, 7, (1, 7)), (56, 7, (1, 7)), (7, 5, (1, 7))])
+def test_depthwise_tiles_of_short_vectors_are_parts_of_a_row(image, taps, tile):
+    """A vector of weights serves all of them; it would serve few of several rows."""
+    sizes = {"channels": (1, 1), "groups": 96, "image": image, "windows": image, "taps": taps, "low": taps // 2}
     for unknown in (Unknown.X, Unknown.Y):
-        outputs = prod(choose(problem_of(unknown, **sizes, nxc=True), machine_for("avx2")).tile)
-        assert outputs <= most
-        assert outputs > 4 or groups != 960
+        assert choose(problem_of(unknown, **sizes, nxc=True), machine_for("avx2")).tile[-2:] == tile
+
+
+def test_depthwise_tiles_of_short_vectors_that_wait_for_memory_have_one_column_where_strides_keep_rows_apart():
+    sizes = {"channels": (1, 1), "groups": 96, "image": 112, "windows": 56, "taps": 3, "stride": 2, "low": 1}
+    near, far = (
+        choose(problem_of(Unknown.Y, **sizes, batch=n, nxc=True), machine_for("avx2")).tile[-2:] for n in (1, 4)
+    )
+    assert near[1] > 1
+    assert far == (4, 1)
 
 
 def test_one_vector_of_channels_made_of_strided_rows_is_not_along_outputs():

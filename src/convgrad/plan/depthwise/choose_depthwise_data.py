@@ -10,7 +10,7 @@ from convgrad.dtypes import SIZES
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise.plane_rows import is_narrow
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
-from convgrad.plan.general.data_in_place import lines_of_l1, widens_again
+from convgrad.plan.general.data_in_place import lines_of_l1
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import Machine
 from convgrad.plan.shares import even_share
@@ -26,6 +26,7 @@ MOST_PRODUCTS = 700  # multiply-adds of a tile that are written out, and of all 
 MOST_WRITTEN = 2100
 MOST_BODIES = 4
 MOST_STREAMS = 13  # rows of the input that strides keep apart, side by side: a core follows no more of them
+SHORT_STREAMS = 9  # likewise, where vectors shorter than lines wait for memory, in tiles of one column
 FAR_PLANES = 4 * 1024 * 1024  # bytes of the input, from which on rows of several planes count, of two rows at least
 LOAD = 0.7  # cycles for a vector of the input, or of weights
 ACROSS_LINES = 1.2  # of those, for one that does not begin with a cache line
@@ -36,14 +37,16 @@ BY_DOTS = 0.05  # of that, by dot products
 FAR_ROW = 16 * 1024 * 1024  # bytes of a row of both tensors that comes from memory anew for every block of lanes
 FETCH = 0.5  # cycles, not hidden, for a vector of the input from L2
 WIDEN, SPILL = 1.0, 1.0  # cycles to widen a vector of 16 bits, and for one of a row that registers do not hold
-MOST_WIDENED = 48  # taps of an output, of 16 bits and vectors shorter than lines: what more meet is widened once
 COUNTED = 0.8  # of cycles that leave out less than those of vectors do, with which they are compared
 LEAST_PAIRED, LEAST_APART = 2, 5  # taps of a row that dot products are for, and of one with gaps between them
 MOST_PAIRED_BODIES = 5
 STORE = 1.0  # to begin and to store a sum
 COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
 CROWDED = 4  # lines for each that has room, from more than which on that is twice as much, where lines come from far
-SHORT_COLLIDE = 2.4  # more, of vectors shorter than lines: times the square of such lines, by how many have room
+SHORT_WEIGHT = 0.5  # of vectors shorter than lines, in products: for a vector of weights
+SHORT_TILE, SHORT_COLLIDE = 30.0, 2.5  # for a tile, and for each of its lines that has no place in L1
+SHORT_SUMS, SHORT_SPILL = 7, 2.0  # sums beside which there is room, and for each more at every row of the input
+SHORT_FAR, SHORT_FAR_BYTES = (0.4, 0.9), 15 * 512 * 1024  # for a sum, for each column of the tile but one; of more
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
 NEAR_BLOCKS = 8  # of groups, that should stay together
@@ -59,8 +62,6 @@ def depthwise_data_candidates(
     """
     p, axes = base.problem, base.axes
     if p.groups < base.lanes or any(not axis.taps or not axis.count for axis in axes):
-        return
-    if not base.fills_lines and widens_again(base, MOST_WIDENED):
         return
     if p.groups > base.lanes and _moved_bytes(p) > FAR_ROW * p.batch * prod(axis.count for axis in axes[1:-1]):
         return
@@ -97,9 +98,8 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     phases, others = (len(axis.phases) for axis in axes[-2:])
     taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
     outer = prod(len(axis.phases) for axis in axes[:-2])
-    far = plain.problem.bytes_of(plain.problem.given) > FAR_PLANES
-    planes = prod(axis.taps for axis in axes[:-2]) if far else 1
-    most_streams = max(MOST_STREAMS, planes * (axes[-2].taps + (axes[-2].in_step if planes > 1 else 0)))
+    waits = not plain.fills_lines and axes[-2].in_step > 1 and _moved_bytes(plain.problem) > SHORT_FAR_BYTES
+    planes, most_streams = _streams(plain, SHORT_STREAMS if waits else MOST_STREAMS)
     few = 1 if plain.past_caches else FEW_ROWS
     most_bodies = MOST_PAIRED_BODIES if plain.ON_UNITS else MOST_BODIES
     for rows in range(1, min(MOST_ROWS // phases, axes[-2].count) + 1):
@@ -107,9 +107,10 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
             break
         if axes[-2].in_step > 1 and planes * (axes[-2].in_step * (rows - 1) + axes[-2].taps) > most_streams:
             break
-        most = (machine.registers - machine.registers // SPARE - other_taps) // (rows * phases * others * many)
+        room = machine.registers - machine.registers // SPARE - (other_taps if plain.fills_lines else 0)
+        most = room // (rows * phases * others * many)
         alone = rows == many == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
-        for columns in range(1 + alone, min(most, axes[-1].count) + 1):
+        for columns in range(1 + alone, min(1 if waits and rows > 1 else most, axes[-1].count) + 1):
             plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
             products = rows * taps * plan.row_products
             if products > MOST_PRODUCTS:
@@ -119,6 +120,14 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     return min(found, key=lambda plan: _cycles(plan, machine.registers)) if found else None
 
 
+def _streams(plain: DepthwiseDataPlan, most: int) -> tuple[int, int]:
+    """Planes whose rows strides keep apart, and how many such rows a tile may have: no fewer than for one output."""
+    rows = plain.axes[-2]
+    far = plain.problem.bytes_of(plain.problem.given) > FAR_PLANES
+    planes = prod(axis.taps for axis in plain.axes[:-2]) if far else 1
+    return planes, max(most, planes * (rows.taps + (rows.in_step if planes > 1 else 0)))
+
+
 def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     """Of all tiles."""
     if plan.ON_UNITS:
@@ -126,6 +135,8 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
 
         assert isinstance(plan, DotDepthwisePlan)
         return COUNTED * cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
+    if not plan.fills_lines:
+        return _cycles_of_short(plan)
     outer, rows = plan.axes[:-2], plan.tile[-2]
     read = len(plan.column_steps())  # columns of the input
     again = (1.0 if plan.whole_vectors else ACROSS_LINES) * read * plan.reads_again
@@ -137,6 +148,25 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     each = TILE_OVERHEAD + STORE * plan.sums + _colliding(plan)
     sums = prod(axis.count for axis in outer) * each
     return plan.lane_blocks * plan.tiles * (visits * at_a_tap + sums) + _far(plan)
+
+
+def _cycles_of_short(plan: DepthwiseDataPlan) -> float:
+    """Likewise of vectors shorter than lines: what they multiply, and what products do not hide.
+
+    That is what each row meets of weights, what registers do not hold of sums, and the input where it comes from far.
+    """
+    outer, rows = prod(axis.count for axis in plan.axes[:-2]), plan.tile[-2]
+    visits, of_row, of_column = (
+        prod(axis.visits(1) / axis.count for axis in axes) for axes in (plan.axes[:-2], [plan.rows], [plan.columns])
+    )
+    at_a_tap = plan.tile[-1] * of_column + SHORT_WEIGHT * plan.row_weights
+    kept = SHORT_SPILL * max(0, plan.sums - SHORT_SUMS) * len(plan.row_steps)
+    size = _moved_bytes(plan.problem)
+    near, far = SHORT_FAR[0] * (size > KEPT_BYTES), SHORT_FAR[1] * plan.rows.in_step
+    each = SHORT_TILE + (far if size > SHORT_FAR_BYTES else near) * plan.sums * (plan.tile[-1] - 1)
+    room, lines = _room(plan)
+    each += SHORT_COLLIDE * max(0, lines - room)
+    return plan.lane_blocks * plan.tiles * outer * (visits * (rows * of_row * at_a_tap + kept) + each)
 
 
 def _far(plan: DepthwiseDataPlan) -> float:
@@ -168,14 +198,16 @@ def _widening(plan: DepthwiseDataPlan, read: int, registers: int) -> float:
 
 def _colliding(plan: DepthwiseDataPlan) -> float:
     """Cycles of a tile whose lines push each other out of L1, since positions a power of two apart share its sets."""
-    p = plan.problem
-    room = lines_of_l1(SIZES[p.dtype] * plan.result_strides[0][-1][0])
-    lines = plan.sums + len(plan.row_steps) * len(plan.column_steps())
+    room, lines = _room(plan)
     if lines <= room:
         return 0.0
-    if plan.fills_lines:
-        return COLLIDE * plan.sums * (2 if lines > CROWDED * room and _moved_bytes(p) > FAR_BYTES else 1)
-    return COLLIDE * plan.sums + SHORT_COLLIDE * (lines - room) ** 2 / room
+    return COLLIDE * plan.sums * (2 if lines > CROWDED * room and _moved_bytes(plan.problem) > FAR_BYTES else 1)
+
+
+def _room(plan: DepthwiseDataPlan) -> tuple[int, int]:
+    """Lines of L1 that what a tile reads and writes may have, as positions lie, and how many these are."""
+    room = lines_of_l1(SIZES[plan.problem.dtype] * plan.result_strides[0][-1][0])
+    return room, plan.sums + len(plan.row_steps) * len(plan.column_steps())
 
 
 def _shared(plan: Depthwise) -> Depthwise:

@@ -69,10 +69,10 @@ def is_mostly_border(plan: DataPlan) -> bool:
     return (axis.count - max(inside, 0)) * taps > BORDER * axis.count
 
 
-def widens_again(plan: DataPlan, most: int = WIDENING_TAPS) -> bool:
+def widens_again(plan: DataPlan) -> bool:
     """Whether numbers of 16 bits are met by so many taps that they had better be widened once, as they are packed."""
     taps = plan.taps / prod(len(axis.phases) for axis in plan.axes)
-    return plan.problem.dtype != plan.compute and taps > most
+    return plan.problem.dtype != plan.compute and taps > WIDENING_TAPS
 
 
 def widened(plan: DataPlan, cycles: float, machine: Machine) -> DataPlan:
