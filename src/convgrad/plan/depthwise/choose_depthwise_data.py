@@ -46,7 +46,9 @@ CROWDED = 4  # lines for each that has room, from more than which on that is twi
 SHORT_WEIGHT = 0.5  # of vectors shorter than lines, in products: for a vector of weights
 SHORT_TILE, SHORT_COLLIDE = 30.0, 2.5  # for a tile, and for each of its lines that has no place in L1
 SHORT_SUMS, SHORT_SPILL = 7, 2.0  # sums beside which there is room, and for each more at every row of the input
-SHORT_FAR, SHORT_FAR_BYTES = (0.4, 0.9), 15 * 512 * 1024  # for a sum, for each column of the tile but one; of more
+SHORT_APART = 0.4  # for a sum that L2 does not hold, for each column of the tile but one
+SHORT_FAR, SHORT_FETCH = 0.9, 0.4  # likewise, where more bytes than these are moved, and then for a vector of the input
+SHORT_FAR_BYTES = 15 * 512 * 1024
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
 NEAR_BLOCKS = 8  # of groups, that should stay together
@@ -98,7 +100,7 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
     phases, others = (len(axis.phases) for axis in axes[-2:])
     taps, other_taps = (sum(phase.taps for phase in axis.phases) for axis in axes[-2:])
     outer = prod(len(axis.phases) for axis in axes[:-2])
-    waits = not plain.fills_lines and axes[-2].in_step > 1 and _moved_bytes(plain.problem) > SHORT_FAR_BYTES
+    waits = not plain.fills_lines and axes[-2].in_step > 1 < axes[-2].count and _is_far(plain)
     planes, most_streams = _streams(plain, SHORT_STREAMS if waits else MOST_STREAMS)
     few = 1 if plain.past_caches else FEW_ROWS
     most_bodies = MOST_PAIRED_BODIES if plain.ON_UNITS else MOST_BODIES
@@ -110,7 +112,8 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
         room = machine.registers - machine.registers // SPARE - (other_taps if plain.fills_lines else 0)
         most = room // (rows * phases * others * many)
         alone = rows == many == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
-        for columns in range(1 + alone, min(1 if waits and rows > 1 else most, axes[-1].count) + 1):
+        narrow = waits and (rows > 1 or planes > 1)  # one column, whose rows come one after the other
+        for columns in range(1 + alone, min(1 if narrow else most, axes[-1].count) + 1):
             plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
             products = rows * taps * plan.row_products
             if products > MOST_PRODUCTS:
@@ -118,6 +121,11 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
             if plan.body_count <= most_bodies and outer * plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
     return min(found, key=lambda plan: _cycles(plan, machine.registers)) if found else None
+
+
+def _is_far(plan: DepthwiseDataPlan) -> bool:
+    """Whether tiles of vectors shorter than lines wait for memory."""
+    return _moved_bytes(plan.problem) > SHORT_FAR_BYTES
 
 
 def _streams(plain: DepthwiseDataPlan, most: int) -> tuple[int, int]:
@@ -160,13 +168,16 @@ def _cycles_of_short(plan: DepthwiseDataPlan) -> float:
         prod(axis.visits(1) / axis.count for axis in axes) for axes in (plan.axes[:-2], [plan.rows], [plan.columns])
     )
     at_a_tap = plan.tile[-1] * of_column + SHORT_WEIGHT * plan.row_weights
-    kept = SHORT_SPILL * max(0, plan.sums - SHORT_SUMS) * len(plan.row_steps)
-    size = _moved_bytes(plan.problem)
-    near, far = SHORT_FAR[0] * (size > KEPT_BYTES), SHORT_FAR[1] * plan.rows.in_step
-    each = SHORT_TILE + (far if size > SHORT_FAR_BYTES else near) * plan.sums * (plan.tile[-1] - 1)
+    met = SHORT_SPILL * max(0, plan.sums - SHORT_SUMS)  # for every row of the input
+    apart = SHORT_APART * (_moved_bytes(plan.problem) > KEPT_BYTES)
+    if _is_far(plan):
+        met += SHORT_FETCH * of_row * of_column * len(plan.column_steps()) / (plan.rows.taps * plan.row_weights)
+        apart = SHORT_FAR * plan.rows.in_step
+    each = SHORT_TILE + apart * plan.sums * (plan.tile[-1] - 1)
     room, lines = _room(plan)
     each += SHORT_COLLIDE * max(0, lines - room)
-    return plan.lane_blocks * plan.tiles * outer * (visits * (rows * of_row * at_a_tap + kept) + each)
+    at_all = rows * of_row * at_a_tap + len(plan.row_steps) * met
+    return plan.lane_blocks * plan.tiles * outer * (visits * at_all + each)
 
 
 def _far(plan: DepthwiseDataPlan) -> float:
