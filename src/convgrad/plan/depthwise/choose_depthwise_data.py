@@ -45,7 +45,7 @@ COLLIDE = 2.0  # and for one whose line takes the place of another of the tile
 CROWDED = 4  # lines for each that has room, from more than which on that is twice as much, where lines come from far
 SHORT_WEIGHT = 0.5  # of vectors shorter than lines, in products: for a vector of weights
 SHORT_TILE, SHORT_COLLIDE = 30.0, 2.5  # for a tile, and for each of its lines that has no place in L1
-SHORT_SUMS, SHORT_SPILL = 7, 2.0  # sums beside which there is room, and for each more at every row of the input
+SHORT_SPILL = 2.0  # for each sum that leaves weights and input less than half of the registers, at every row of it
 SHORT_APART = 0.4  # for a sum that L2 does not hold, for each column of the tile but one
 SHORT_FAR, SHORT_FETCH = 0.9, 0.4  # likewise, where more bytes than these are moved, and then for a vector of the input
 SHORT_FAR_BYTES = 15 * 512 * 1024
@@ -112,8 +112,8 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
         room = machine.registers - machine.registers // SPARE - (other_taps if plain.fills_lines else 0)
         most = room // (rows * phases * others * many)
         alone = rows == many == 1 < axes[-1].count  # whose multiply-adds wait for each other, or meet weights once
-        narrow = waits and (rows > 1 or planes > 1)  # one column, whose rows come one after the other
-        for columns in range(1 + alone, min(1 if narrow else most, axes[-1].count) + 1):
+        single = waits and (rows > 1 or planes > 1)  # column, whose rows come one after the other
+        for columns in range(1 + alone, min(1 if single else most, axes[-1].count) + 1):
             plan = replace(plain, tile=(*ones, rows, columns), block=(*ones, rows, axes[-1].count))
             products = rows * taps * plan.row_products
             if products > MOST_PRODUCTS:
@@ -144,7 +144,7 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
         assert isinstance(plan, DotDepthwisePlan)
         return COUNTED * cycles_by_dots(plan) / FMA_PER_CYCLE + _far(plan)
     if not plan.fills_lines:
-        return _cycles_of_short(plan)
+        return _cycles_of_short(plan, registers)
     outer, rows = plan.axes[:-2], plan.tile[-2]
     read = len(plan.column_steps())  # columns of the input
     again = (1.0 if plan.whole_vectors else ACROSS_LINES) * read * plan.reads_again
@@ -158,7 +158,7 @@ def _cycles(plan: DepthwiseDataPlan, registers: int) -> float:
     return plan.lane_blocks * plan.tiles * (visits * at_a_tap + sums) + _far(plan)
 
 
-def _cycles_of_short(plan: DepthwiseDataPlan) -> float:
+def _cycles_of_short(plan: DepthwiseDataPlan, registers: int) -> float:
     """Likewise of vectors shorter than lines: what they multiply, and what products do not hide.
 
     That is what each row meets of weights, what registers do not hold of sums, and the input where it comes from far.
@@ -168,7 +168,7 @@ def _cycles_of_short(plan: DepthwiseDataPlan) -> float:
         prod(axis.visits(1) / axis.count for axis in axes) for axes in (plan.axes[:-2], [plan.rows], [plan.columns])
     )
     at_a_tap = plan.tile[-1] * of_column + SHORT_WEIGHT * plan.row_weights
-    met = SHORT_SPILL * max(0, plan.sums - SHORT_SUMS)  # for every row of the input
+    met = SHORT_SPILL * max(0, plan.sums - registers // 2 + 1)  # for every row of the input
     apart = SHORT_APART * (_moved_bytes(plan.problem) > KEPT_BYTES)
     if _is_far(plan):
         met += SHORT_FETCH * of_row * of_column * len(plan.column_steps()) / (plan.rows.taps * plan.row_weights)
@@ -187,7 +187,7 @@ def _far(plan: DepthwiseDataPlan) -> float:
     if size <= (FAR_BYTES if plan.ON_UNITS else KEPT_BYTES):  # found out about along a row
         return 0.0
     lines = rows * plan.rows.in_step * columns * inner.in_step * (1 if plan.whole_vectors else 2)
-    narrow = is_narrow(p) and inner.in_step > 1 and plan.fills_lines
+    narrow = is_narrow(p) and inner.in_step > 1
     less = BY_DOTS if plan.ON_UNITS else NARROW if narrow else 1.0
     each = (APART if size > FAR_BYTES else LESS_APART) * less * lines * (columns - 1)
     return plan.lane_blocks * plan.tiles * prod(axis.count for axis in plan.axes[:-2]) * each
