@@ -17,6 +17,7 @@ from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.general.weights import WeightsPlan
+from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import machine_for
 from convgrad.plan.order import channels_in_turn, taps_inside
 from convgrad.problem.conv import ConvProblem, Unknown
@@ -246,6 +247,32 @@ def test_vectors_across_groups_are_weighed_only_where_one_may_hold_several(isa):
         p = problem_of(Unknown.W, channels=(2, channels), groups=12, image=14, windows=14, taps=3, low=1, nxc=True)
         across = any(plan.spread for plan in variants(p, machine) if type(plan) is WeightsPlan)
         assert across == (channels < machine.lanes_f32)
+
+
+def weights_of_groups(c, k, groups=32):
+    """3x3 on 56x56, channels last, of so many channels of x and y in a group."""
+    return problem_of(Unknown.W, channels=(c, k), groups=groups, image=56, windows=56, taps=3, low=1, batch=4, nxc=True)
+
+
+def test_short_vectors_that_a_group_fills_are_not_shared_by_groups():
+    """Its numbers need no copies for other lanes then."""
+    for c in (4, 8):
+        for k in (1, 2, 3):
+            plans = variants(weights_of_groups(c, k), machine_for("avx2"))
+            assert any(plan.spread for plan in plans if type(plan) is WeightsPlan) == (c < 8)
+
+
+@pytest.mark.parametrize(("c", "k"), [(2, 1), (4, 4), (4, 3), (2, 2)])
+def test_numbers_of_groups_are_picked_rather_than_spread_over_short_vectors(c, k):
+    """A slab of them is several times as large as x, and read from L2."""
+    assert isinstance(choose(weights_of_groups(c, k), machine_for("avx2")), GroupWeightsPlan)
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_two_channels_made_of_one_are_picked_out_of_y(isa):
+    """More of them take more shuffles than what is multiplied with each."""
+    assert isinstance(choose(weights_of_groups(1, 2), machine_for(isa)), GroupWeightsPlan)
+    assert not any(isinstance(plan, GroupWeightsPlan) for plan in variants(weights_of_groups(1, 3), machine_for(isa)))
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])

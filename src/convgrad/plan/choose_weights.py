@@ -47,6 +47,7 @@ PACKED_FAR = 0.45  # cycles that packing a number of lanes from memory takes at 
 PARTED = 1.08  # times the cycles of lanes along windows of one group that a stride parts, against those along channels
 FAR_TURNED = 0.4  # cycles more to turn a number of planes from memory, than a tile that reads them there waits for it
 FAR_AHEAD = 0.3  # likewise to pack one, of planes that are asked for ahead
+SPREAD_SHORT = 0.6  # cycles of a number in a slab of them for all lanes of each group, of vectors shorter than lines
 FELT = 0.02  # of all cycles: less says nothing about two plans
 
 
@@ -190,13 +191,15 @@ def _candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float,
         lane_shares=1, row_shares=1, x_pixel_major=False,
     )  # fmt: skip
     yield from _along_channels(base, machine)
-    if groups > 1 and k <= MOST_SPREAD and k < lanes and c <= MOST_SPREAD:  # else each vector is of one group
+    filled = c % lanes == 0 and not base.fills_lines  # by x of one group, which needs no copies of its numbers
+    if groups > 1 and k <= MOST_SPREAD and k < lanes and c <= MOST_SPREAD and not filled:  # else each is of one group
         shape = best_row_tile(
             c, base.axes[-1], groups * k, lanes, machine.tile_registers, rows_shift=True, a_vector=True
         )
         side_by_side = problem.x_strides[1] == c and lanes % k == 0
         turn = TURN_PLANES if c == k == 1 else TURN
-        each = (MOVE if side_by_side else turn if c == 1 else SCALAR) * k
+        move = MOVE if base.fills_lines else SPREAD_SHORT
+        each = (move if side_by_side else turn if c == 1 else SCALAR) * k
         cost = elements["x"] * each + elements["y"] * (
             MOVE if problem.y_strides[1] == k else turn if k == 1 else SCALAR
         )

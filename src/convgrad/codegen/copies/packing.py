@@ -179,15 +179,16 @@ def _fill_vectors(b: Builder, copy: Copy, axes: list[Dim]) -> bool:
     return isinstance(extent, int) and extent % copy.isa.lanes(copy.compute) == 0
 
 
-def can_spread_by_vectors(copy: Copy, channels: int, lanes_per_group: int, channel_step: int, group_step: int) -> bool:
-    """Whether the channels of all groups lie side by side and a vector holds whole groups."""
+def can_spread_by_vectors(
+    copy: Copy, groups: Index, channels: int, lanes_per_group: int, channel_step: int, group_step: int
+) -> bool:  # fmt: skip
+    """Whether the channels of all groups lie side by side and a vector holds whole groups.
+
+    Without masks, as many groups have to be known to be there as fill a vector: the last one is read early.
+    """
     lanes = copy.isa.lanes(copy.compute)
-    return (
-        lanes % lanes_per_group == 0
-        and (channels == 1 or channel_step == 1)
-        and group_step == channels
-        and copy.isa.masks
-    )
+    together = lanes % lanes_per_group == 0 and (channels == 1 or channel_step == 1) and group_step == channels
+    return together and (copy.isa.masks or (isinstance(groups, int) and groups * channels >= lanes))
 
 
 def spread_groups(
@@ -203,18 +204,27 @@ def spread_groups(
     parts_per_vector = -(-per_vector * channels // lanes)
     present = b.mul(groups, channels)
 
+    early = present - lanes if isinstance(present, int) and not copy.isa.masks else None
+
     def vector(src: Value, dst: Value, v: int) -> None:
         first = v * per_vector * channels
+        starts = [first + m * lanes for m in range(parts_per_vector)]
+        if early is not None:
+            starts = [min(start, early) for start in starts]
         parts = []
-        for m in range(parts_per_vector):
-            start = first + m * lanes
+        for start in starts:
             address = b.at(src, start, STORAGE[copy.src_dtype])
             count = None
             if not (isinstance(present, int) and present >= start + lanes):
                 count = index(b.minimum(b.maximum(b.sub(present, start), 0), lanes))
             parts.append(copy.isa.load(b, copy.src_dtype, address, lanes, count))
+
+        def lane_of(number: int) -> int:
+            part = (number - first) // lanes
+            return part * lanes + number - starts[part]
+
         for i in range(channels):
-            wanted = [lane // lanes_per_group * channels + i for lane in range(lanes)]
+            wanted = [lane_of(first + lane // lanes_per_group * channels + i) for lane in range(lanes)]
             place = b.at(dst, i * width + v * lanes, STORAGE[copy.dst_dtype])
             copy.isa.store(b, copy.dst_dtype, pick(b, parts, wanted), place)
 

@@ -112,8 +112,8 @@ class WindowSlabs:
         packed = b.at(at.scratch, target, self.kind)
         copy = self._copy()
         if plan.spread:
-            groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
-            if can_spread_by_vectors(copy, plan.row_count, plan.lane_count, channel, group):
+            groups = self._groups(b)
+            if can_spread_by_vectors(copy, groups, plan.row_count, plan.lane_count, channel, group):
                 spread_groups(
                     b, copy, tensor, packed, dims, groups=groups, channels=plan.row_count,
                     lanes_per_group=plan.lane_count, width=plan.width,
@@ -141,8 +141,7 @@ class WindowSlabs:
 
         def of_block(lane_block: Index, _: object) -> None:
             if plan.spread:
-                groups = b.minimum(b.sub(plan.problem.groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
-                lanes = [Dim(groups, group, plan.lane_count), Dim(plan.lane_count, channel, 1)]
+                lanes = [Dim(self._groups(b), group, plan.lane_count), Dim(plan.lane_count, channel, 1)]
             else:
                 count = b.minimum(b.sub(plan.lane_count, b.mul(lane_block, plan.width)), plan.width)
                 lanes = [Dim(count, channel, 1)]
@@ -152,6 +151,13 @@ class WindowSlabs:
             self.move(b, self.lane_tensor, tensor, b.at(slab, there, self.kind), [*dims, *lanes])
 
         b.loop(self.first_block, self.last_block, of_block, name="pack")
+
+    def _groups(self, b: Builder) -> Index:
+        """Groups of the bundle that there are."""
+        plan, groups = self.plan, self.plan.problem.groups
+        if groups % plan.lane_groups == 0:
+            return plan.lane_groups
+        return b.minimum(b.sub(groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
 
     def move(self, b: Builder, tensor: str, source: Value, slab: Value, dims: list[Dim]) -> None:
         """Numbers of a tensor to its slab; the first axes are those of windows."""

@@ -50,13 +50,6 @@ class GroupSums(SumsStage):
     def _ahead(self) -> GroupsAhead:
         return GroupsAhead(self.plan, self.bundle, 0, 0)
 
-    def _groups(self, b: Builder) -> Index:
-        """Of the bundle of this task."""
-        plan, groups = self.plan, self.plan.problem.groups
-        if groups % plan.lane_groups == 0:
-            return plan.lane_groups
-        return b.minimum(b.sub(groups, b.mul(self.bundle, plan.lane_groups)), plan.lane_groups)
-
     # --- packing
 
     def _pack_rows(self, b: Builder, at: Places, starts: list[Index]) -> None:

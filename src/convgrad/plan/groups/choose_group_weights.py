@@ -34,7 +34,7 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k = problem.x_channels, problem.y_channels
-    if not 1 < c < lanes or k == 0 or k > MOST_PARTS * c:
+    if not c < lanes or k == 0 or k > MOST_PARTS * c:
         return
     if lanes % c and not (lanes >= 2 * c and machine.lanes_f32 * 4 == LINE and _side_by_side(problem)):
         return  # parts of vectors are moved under masks, one run at every position; a group alone fills lanes elsewhere
