@@ -268,6 +268,16 @@ def test_numbers_of_groups_are_picked_rather_than_spread_over_short_vectors(c, k
     assert isinstance(choose(weights_of_groups(c, k), machine_for("avx2")), GroupWeightsPlan)
 
 
+@pytest.mark.parametrize(("c", "k", "isa", "across"), [
+    (8, 4, "avx2", False), (4, 3, "avx2", False), (3, 3, "avx2", False),
+    (4, 4, "avx2", True), (2, 8, "avx2", True), (4, 2, "avx2", True), (8, 4, "avx512", True), (4, 3, "avx512", True),
+])  # fmt: skip
+def test_lanes_that_pick_from_other_parts_of_a_vector_take_longer(c, k, isa, across):
+    """Not where one instruction does it, nor where a group's lanes are a whole vector, or its channels a part of one."""
+    problem = problem_of(Unknown.Y, channels=(c, k), groups=32, image=56, windows=56, taps=3, low=1, batch=4, nxc=True)
+    assert choose(problem, machine_for(isa)).kind.startswith("across groups") == across
+
+
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
 def test_two_channels_made_of_one_are_picked_out_of_y(isa):
     """More of them take more shuffles than what is multiplied with each."""

@@ -58,6 +58,8 @@ TURN_OF_GROUPS = 0.8  # cycles for a number of those
 APART_OF_GROUPS = 0.6  # and more, if neighbours are of several planes or phases
 FEWEST_SHORT, TURN_OF_GROUPS_SHORT = 3, 1.0  # likewise of vectors shorter than lines, with channels last
 APART_SHORT = 0.3  # cycles more for a number that is turned and comes from several phases, of such vectors
+PART_BYTES = 16  # of vectors inside of which any lanes are picked at once; of two of these they are one by one
+PICKED, PICKED_OF_SOME = 1.5, 1.3  # times the cycles of vectors across groups that pick so; of a few times as many
 FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -275,11 +277,20 @@ class DataCandidates:
         if turned:
             many = shape.width // lanes * (lanes // self.channels_out)
             across = as_kind(TurnedDataPlan, self._planned(shape, spread=True, pixel_major=True, lane_groups=many))
-        yield self.phases * shape.cycles + cost, across
+        cycles = self.phases * shape.cycles + cost
+        yield cycles if turned else self._picking() * cycles, across
         if reads_in_place(across):
             from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
 
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)
+
+    def _picking(self) -> float:
+        """Times the cycles that vectors across groups take, for lanes that pick numbers out of other parts of vectors."""
+        given, solved, lanes = self.channels_in, self.channels_out, self.lanes
+        in_parts, whole = PART_BYTES < lanes * self.size < LINE, lanes % solved == 0
+        if not in_parts or solved == lanes or (given == solved and whole):
+            return 1.0
+        return PICKED_OF_SOME if whole and given % solved == 0 else PICKED
 
 
 def fills_half(p: ConvProblem, machine: Machine) -> bool:
