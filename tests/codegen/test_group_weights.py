@@ -46,6 +46,7 @@ GROUPS = (
     (16, 1, 2),
     (5, 1, 2),
     (9, 1, 3),
+    (16, 1, 1),
 )  # x, y of a group
 
 
@@ -79,11 +80,12 @@ def test_every_border(name, isa):
     for seed, (groups, c, k) in enumerate(GROUPS):
         fields = ({}, {"bias_gradient": "x"}, {"dtype": "bf16", "out_dtype": "f32", "bias_gradient": "y"},
                   {"accumulate": True}, {"dtype": "f16", "out_dtype": "f16"})[seed % 5]  # fmt: skip
-        problem = problem_of(AXES[name], groups, c, k, first=(seed + len(name)) % 2 > 0, **fields)
+        first = (seed + len(name)) % 2 > 0
+        problem = problem_of(AXES[name], groups, c, k, first=first, **fields)
         plan = plan_of(problem, isa)
         lanes = machine_for(isa).lanes_f32
-        apart = lanes % c > 0 and (isa != "avx512" or (seed + len(name)) % 2 > 0 or 2 * c > lanes)
-        assert (plan is None) == (c >= lanes or apart or k > 2 * c)
+        apart = lanes % c > 0 and (isa != "avx512" or first or 2 * c > lanes)
+        assert (plan is None) == (c >= lanes or apart or k > 2 * c or (c == 1 and (k == 1 or first)))
         if plan is None:
             continue
         other, number = altered(plan, rng), tried + order

@@ -273,9 +273,18 @@ def test_numbers_of_groups_are_picked_rather_than_spread_over_short_vectors(c, k
     (4, 4, "avx2", True), (2, 8, "avx2", True), (4, 2, "avx2", True), (8, 4, "avx512", True), (4, 3, "avx512", True),
 ])  # fmt: skip
 def test_lanes_that_pick_from_other_parts_of_a_vector_take_longer(c, k, isa, across):
-    """Not where one instruction does it, nor where a group's lanes are a whole vector, or its channels a part of one."""
+    """Not where one instruction does it, nor where a group's lanes are a whole vector or its channels a part of it."""
     problem = problem_of(Unknown.Y, channels=(c, k), groups=32, image=56, windows=56, taps=3, low=1, batch=4, nxc=True)
     assert choose(problem, machine_for(isa)).kind.startswith("across groups") == across
+
+
+@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
+def test_planes_that_a_stride_parts_are_not_turned_for_groups_of_short_vectors(unknown):
+    """Their neighbours come one by one, or go so."""
+    for channels in (2, 4, 8):
+        sizes = {"channels": (channels, channels), "groups": 32, "image": 56, "windows": 28, "taps": 3, "stride": 2}
+        planes = problem_of(unknown, **sizes, low=1, batch=2, nxc=False)
+        assert choose(planes, machine_for("avx2")).kind == "along outputs"
 
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])

@@ -17,11 +17,9 @@ from convgrad.plan.costs import (
     MOVE,
     SCALAR,
     SHORT,
-    TURN,
     TURN_ALONE,
     TURN_BACK,
     TURN_NARROW,
-    TURN_PLANES,
 )
 from convgrad.plan.general.block_costs import PANEL_BYTES, comes_whole, rows_of_whole
 from convgrad.plan.general.blocks import packing_cost
@@ -58,8 +56,6 @@ TURN_OF_GROUPS = 0.8  # cycles for a number of those
 APART_OF_GROUPS = 0.6  # and more, if neighbours are of several planes or phases
 FEWEST_SHORT, TURN_OF_GROUPS_SHORT = 3, 1.0  # likewise of vectors shorter than lines, with channels last
 APART_SHORT = 0.3  # cycles more for a number that is turned and comes from several phases, of such vectors
-PART_BYTES = 16  # of vectors inside of which any lanes are picked at once; of two of these they are one by one
-PICKED, PICKED_OF_SOME = 1.5, 1.3  # times the cycles of vectors across groups that pick so; of a few times as many
 FEWEST_ROWS = 12  # of a tile for which L1 is left
 DEEP_PANEL_BYTES = 512 * 1024  # of weights of all channels of an input that nobody has to pack then: in L2 nevertheless
 
@@ -245,6 +241,7 @@ class DataCandidates:
 
     def _across_groups(self) -> Iterator[Predicted]:
         """Vectors of channels of several groups."""
+        from convgrad.plan.groups.across_groups import picking, turned_once
         from convgrad.plan.groups.turned_data import TurnedDataPlan, can_turn, worth_turning
 
         problem, lanes, inner = self.problem, self.lanes, self.axes[-1]
@@ -265,32 +262,24 @@ class DataCandidates:
         shape, across = tiled()
         if not reads_in_place(across) and reads_in_place((other := tiled(whole=True))[1]):
             shape, across = other  # whose last vectors begin early
-        turn = TURN_PLANES if channels == (1, 1) else TURN
+        taken, given = (turned_once(channels, step, self.moves) for step in (inner.in_step, inner.out_step))
         turned = can_turn(*channels, lanes) and worth_turning(problem)
         if turned:
             every = prod(problem.taps) / self.phases  # cycles are measured for all of them
             shape = best_turned_tile(
                 counts, problem.groups, self.channels_out, every, lanes, self.machine.registers
             )  # fmt: skip
-        cost = self.elements_in * (MOVE if self.pixel_major else turn)
-        cost += self.elements_out * (turn if self.out_channels_first else MOVE)
+        cost = self.elements_in * (MOVE if self.pixel_major else taken)
+        cost += self.elements_out * (given if self.out_channels_first else MOVE)
         if turned:
             many = shape.width // lanes * (lanes // self.channels_out)
             across = as_kind(TurnedDataPlan, self._planned(shape, spread=True, pixel_major=True, lane_groups=many))
         cycles = self.phases * shape.cycles + cost
-        yield cycles if turned else self._picking() * cycles, across
+        yield cycles if turned else picking(channels, lanes, self.size) * cycles, across
         if reads_in_place(across):
             from convgrad.plan.depthwise.choose_depthwise_data import depthwise_data_candidates
 
             yield from depthwise_data_candidates(across, self.phases * shape.cycles, self.machine)
-
-    def _picking(self) -> float:
-        """Times the cycles that vectors across groups take, for lanes that pick numbers out of other parts of vectors."""
-        given, solved, lanes = self.channels_in, self.channels_out, self.lanes
-        in_parts, whole = PART_BYTES < lanes * self.size < LINE, lanes % solved == 0
-        if not in_parts or solved == lanes or (given == solved and whole):
-            return 1.0
-        return PICKED_OF_SOME if whole and given % solved == 0 else PICKED
 
 
 def fills_half(p: ConvProblem, machine: Machine) -> bool:

@@ -34,8 +34,10 @@ def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator
     compute = COMPUTE[problem.dtype]
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     c, k = problem.x_channels, problem.y_channels
-    if not c < lanes or k == 0 or k > MOST_PARTS * c:
+    if c >= lanes or k == 0 or k > MOST_PARTS * c:
         return
+    if c == 1 and (k == 1 or not _side_by_side(problem)):
+        return  # nothing to pick, or planes that are turned for it
     if lanes % c and not (lanes >= 2 * c and machine.lanes_f32 * 4 == LINE and _side_by_side(problem)):
         return  # parts of vectors are moved under masks, one run at every position; a group alone fills lanes elsewhere
     axes = window_axes(problem)
