@@ -9,6 +9,7 @@ from typing import TypeVar
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.costs import CLAIM, FAR_BYTES, LINE, LOOK, MOVE, OVERFLOW, ROW, SCALAR, SLAB_BYTES, TURN, TURN_BACK
 from convgrad.plan.general.window_blocks import CHUNK_BYTES, MOST_CHUNKS, SUM_MOVE, SUM_VECTOR, left_idle
+from convgrad.plan.groups.across_groups import picking
 from convgrad.plan.groups.group_weights import GroupWeightsPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.shares import even_share
@@ -27,6 +28,7 @@ SPARE = 4  # registers besides sums and what they share: y, where its numbers go
 FETCH = 0.35  # cycles, not hidden, for a vector from L2
 HALF = 0.5  # way from what is predicted of planes, blocks and all, to what is predicted of others: most often right
 STEP = 0.5  # cycles of a step besides
+PICK = 1.0  # and of numbers that are picked out of other parts of vectors
 
 
 def group_weights_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tuple[float, GroupWeightsPlan]]:
@@ -110,7 +112,9 @@ def _step_cycles(plan: GroupWeightsPlan, taps: int, rows: int) -> float:
     """Shuffles take the ports of multiply-adds; what they pick from, and their indices, come from L1."""
     parts = -(-plan.row_numbers // plan.lanes)
     loads = (taps + parts + rows) / LOADS_PER_CYCLE
-    return max((taps * rows + rows * parts) / FMA_PER_CYCLE, loads, LATENCY) + STEP
+    apart = picking((plan.row_count, plan.lane_count), plan.lanes, SIZES[plan.compute]) > 1
+    late = PICK * rows * parts if apart else 0.0
+    return max((taps * rows + rows * parts) / FMA_PER_CYCLE, loads, LATENCY) + STEP + late
 
 
 def _blocks(plan: GroupWeightsPlan) -> Iterator[Ints]:
