@@ -184,11 +184,14 @@ def can_spread_by_vectors(
 ) -> bool:  # fmt: skip
     """Whether the channels of all groups lie side by side and a vector holds whole groups.
 
-    Without masks, as many groups have to be known to be there as fill a vector: the last one is read early.
+    Without masks, as many groups have to be known to be there as fill a vector: the last one is read early. Channels
+    that only one lane reads are not spread, but taken apart, as copies do.
     """
     lanes = copy.isa.lanes(copy.compute)
     together = lanes % lanes_per_group == 0 and (channels == 1 or channel_step == 1) and group_step == channels
-    return together and (copy.isa.masks or (isinstance(groups, int) and groups * channels >= lanes))
+    if copy.isa.masks:
+        return together
+    return together and lanes_per_group > 1 and isinstance(groups, int) and groups * channels >= lanes
 
 
 def spread_groups(
