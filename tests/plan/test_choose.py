@@ -8,11 +8,13 @@ import pytest
 from codegen.dense_problems import problem_of as dense_problem
 from codegen.random_problems import strides_in
 from convgrad.codegen.lower import lower
+from convgrad.dtypes import SIZES
 from convgrad.plan.by_dots.dots import DotDataPlan, DotWeightsPlan
 from convgrad.plan.by_dots.far_pairs import FarPairsPlan
 from convgrad.plan.by_matrix.matrix import MatrixDataPlan
 from convgrad.plan.by_matrix.runs import DotRunPlan
 from convgrad.plan.choose import choose, variants
+from convgrad.plan.costs import LINE
 from convgrad.plan.few_channels.window_lanes import WindowLanesPlan
 from convgrad.plan.general.block_costs import EVEN_TASKS
 from convgrad.plan.general.data import DataPlan
@@ -269,7 +271,7 @@ def test_numbers_of_groups_are_picked_rather_than_spread_over_short_vectors(c, k
 
 
 @pytest.mark.parametrize(("c", "k", "isa", "across"), [
-    (8, 4, "avx2", False), (4, 3, "avx2", False), (3, 3, "avx2", False),
+    (8, 4, "avx2", False), (4, 3, "avx2", False),
     (4, 4, "avx2", True), (2, 8, "avx2", True), (4, 2, "avx2", True), (8, 4, "avx512", True), (4, 3, "avx512", True),
 ])  # fmt: skip
 def test_lanes_that_pick_from_other_parts_of_a_vector_take_longer(c, k, isa, across):
@@ -278,13 +280,46 @@ def test_lanes_that_pick_from_other_parts_of_a_vector_take_longer(c, k, isa, acr
     assert choose(problem, machine_for(isa)).kind.startswith("across groups") == across
 
 
-@pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
-def test_planes_that_a_stride_parts_are_not_turned_for_groups_of_short_vectors(unknown):
-    """Their neighbours come one by one, or go so."""
-    for channels in (2, 4, 8):
-        sizes = {"channels": (channels, channels), "groups": 32, "image": 56, "windows": 28, "taps": 3, "stride": 2}
-        planes = problem_of(unknown, **sizes, low=1, batch=2, nxc=False)
-        assert choose(planes, machine_for("avx2")).kind == "along outputs"
+def groups_of(channels, groups, image, *, unknown=Unknown.Y, layout="NXC", stride=1, batch=1):
+    """As many channels given as solved for, 3x3."""
+    return dense_problem(
+        unknown, (image,) * 2, (-(-image // stride),) * 2, (3, 3), channels=(channels, channels), groups=groups, low=1,
+        stride=stride, batch=batch, layout=layout,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("channels", [4, 8])
+def test_planes_that_a_stride_parts_are_met_along_channels_by_short_vectors(channels):
+    """Rows of outputs would have to be taken apart, number by number."""
+    planes = groups_of(channels, 32, 56, stride=2, layout="NCX")
+    assert "along channels" in str(choose(planes, machine_for("avx2"))).partition("\n")[0]
+
+
+def test_groups_of_six_are_solved_for_across_groups_where_a_stride_parts_results():
+    """Two of eight lanes would be empty, and what six hold would go to parts of positions apart from each other."""
+    plan = choose(groups_of(6, 64, 10, unknown=Unknown.X, stride=2, batch=4), machine_for("avx2"))
+    assert plan.kind.startswith("across groups")
+
+
+@pytest.mark.parametrize(("channels", "groups", "image", "reads"), [
+    (16, 64, 3, False), (16, 48, 3, True), (16, 48, 14, False), (32, 16, 7, False), (64, 4, 4, True),
+])  # fmt: skip
+def test_short_vectors_pack_weights_of_groups_whose_rows_are_few_lines(channels, groups, image, reads):
+    """Rows of a tile are as far apart as all channels are long: in a page each, or in few places of L1, at worst."""
+    plan = choose(groups_of(channels, groups, image), machine_for("avx2"))
+    assert plan.kind == "along channels"
+    assert plan.reads_weights == reads
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_tasks_of_single_rows_of_groups_take_whole_lines_with_short_vectors(dtype):
+    """What one reads of a line, its neighbours would read from L2 again."""
+    problem = dense_problem(
+        Unknown.Y, (3000,), (3000,), (3,), channels=(1, 1), groups=96, low=1, dtype=dtype, layout="NXC"
+    )
+    plan = choose(problem, machine_for("avx2"))
+    assert plan.kind == "across groups, rows together"
+    assert plan.blocks_per_task * plan.width * SIZES[dtype] % LINE == 0
 
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])

@@ -40,14 +40,17 @@ def worth_sharing(cycles: float) -> float:
 
 
 class Moves(NamedTuple):
-    """Cycles per number, measured, that depend on the length of vectors."""
+    """Cycles per number, if nothing else is said, measured, that depend on the length of vectors."""
 
     turn: float  # transposed
     back: float  # on its way out
     unpack: float  # from rows of outputs to positions
     apart: float  # neighbours in memory that belong to several planes or phases, or come from there
-    part: float  # of a group that is a part of a line
+    part: float  # for all numbers of a group in a position, if these are a part of a line
+    taken: float  # apart, on its way into vectors across groups
+    part_back: float  # more, on its way out from a vector that its group does not fill
+    phase_back: float  # more, if neighbours there are of several phases
 
 
-LONG = Moves(TURN, TURN_BACK, TURN_BACK, TURN, MOVE)  # vectors as long as lines
-SHORT = Moves(turn=0.6, back=0.7, unpack=3.0, apart=1.0, part=3.0)
+LONG = Moves(TURN, TURN_BACK, TURN_BACK, TURN, 0.0, TURN, 0.0, 0.0)  # vectors as long as lines
+SHORT = Moves(turn=0.6, back=0.7, unpack=3.0, apart=1.0, part=3.0, taken=0.7, part_back=1.5, phase_back=1.0)

@@ -118,8 +118,8 @@ class DataCandidates:
         """Vectors along output channels."""
         axes = self.axes
         parts = self.problem.groups > 1 and self.channels_in * self.size < LINE
-        cost = self.elements_in * (self.moves.part if parts else MOVE)
-        cost += self.elements_out * (self.moves.back if self.out_channels_first else MOVE)
+        cost = self.elements_in * max(MOVE, self.moves.part * parts / self.channels[0])
+        cost += self.elements_out * self._out_of_lanes()
         turned = self.channels_in >= self.lanes and 0 < abs(self.in_strides[-1]) <= MOST_SKIPPED
         straight = self.lines and prod(self.problem.taps) == 1 and not self.out_channels_first
 
@@ -159,6 +159,15 @@ class DataCandidates:
         one = self.lines and plan.width == self.lanes and self.lanes <= 2 * self.channels_out
         strided = axes[-1].in_step > 1 and not self.pixel_major  # rows that those along outputs take apart first
         return (ONE_VECTOR if one and (strided or not self.sharing) else 1.0) * cycles, plan
+
+    def _out_of_lanes(self) -> float:
+        """Cycles for a result of vectors along channels; those of a group may leave short ones partly empty."""
+        moves, several = self.moves, self.problem.groups > 1
+        filled = self.channels_out / (-(-self.channels_out // self.lanes) * self.lanes)
+        if self.out_channels_first:
+            return moves.back / (filled if several and not self.lines else 1.0)
+        more = moves.part_back * (filled < 1) + moves.phase_back * (self.axes[-1].out_step > 1)
+        return MOVE + more * several
 
     def _along_outputs(self) -> Iterator[Predicted]:
         """Vectors along outputs of the innermost axis; of planes as they lie; of all phases at once."""
@@ -262,7 +271,8 @@ class DataCandidates:
         shape, across = tiled()
         if not reads_in_place(across) and reads_in_place((other := tiled(whole=True))[1]):
             shape, across = other  # whose last vectors begin early
-        taken, given = (turned_once(channels, step, self.moves) for step in (inner.in_step, inner.out_step))
+        taken = turned_once(channels, self.moves.taken if inner.in_step > 1 else 0.0)
+        given = turned_once(channels, self.moves.apart if inner.out_step > 1 else 0.0)
         turned = can_turn(*channels, lanes) and worth_turning(problem)
         if turned:
             every = prod(problem.taps) / self.phases  # cycles are measured for all of them

@@ -298,7 +298,9 @@ class Tile:
         masked = products.all() if self.a_masks or self.b_masks else ()
         a_masks = {a_offset: self.a_masks[r] for a_offset, _, r, _ in masked if self.a_masks}
         b_masks = {b_offset: self.b_masks[v] for _, b_offset, _, v in masked if self.b_masks}
-        in_turn = products.fills_registers(a_vector=self.a_vector) and (self.a_vector or self.b_read is None)
+        as_they_lie = self.a_read is None and (self.groups is None or self.groups.numbers == 1)
+        in_turn = products.fills_registers(a_vector=self.a_vector, as_they_lie=as_they_lie)
+        in_turn = in_turn and (self.a_vector or self.b_read is None)
         operands = Operands(self, b, a, x, number, a_masks, b_masks, in_turn=in_turn)
         from_memory = len(self.columns) - 1 if self._is_crowded(taps) else None
         shared, add = products.shared(), self.adds or self.isa.multiply_add

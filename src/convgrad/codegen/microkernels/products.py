@@ -63,14 +63,17 @@ class Products:
         later = [set[int]().union(*places[n + 1 :]) for n in range(len(places))]
         return max(len(here & after) for here, after in zip(places, later, strict=True)) > self.registers + FEW_KEPT
 
-    def fills_registers(self, *, a_vector: bool) -> bool:
-        """Whether vectors of A, or of B, read as early as LLVM reads neighbours, would drive sums out of registers."""
+    def fills_registers(self, *, a_vector: bool, as_they_lie: bool) -> bool:
+        """Whether vectors of A, or of B, read as early as LLVM reads neighbours, would drive sums out of registers.
+
+        Vectors that are read again for each of many taps have to be operands in memory, `as_they_lie`, to cost less.
+        """
         full = self.registers <= len(self.columns) + 1
         if not a_vector:
             return full and len(self.taps) > 1 and self.shared() is None
         beside = any(after - before < TOGETHER for before, after in pairwise(sorted(self.rows)))
         alone = len(self.taps) == 1 < len(self.columns) and not self.by_column
-        return (full and beside and alone) or self._outgrows_registers
+        return (full and beside and alone) or (as_they_lie and self._outgrows_registers)
 
     def steps(self, shared: int | None) -> list[list[Product]]:
         """Products in the order of arithmetic: place by place of the shared operand, else tap by tap.

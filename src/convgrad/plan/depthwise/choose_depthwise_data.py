@@ -7,6 +7,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import SIZES
+from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
 from convgrad.plan.depthwise.plane_rows import is_narrow
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
@@ -230,4 +231,5 @@ def _shared(plan: Depthwise) -> Depthwise:
     block = min(tiles, -(-tiles // min(tiles, wanted))) * rows
     shared = replace(plan, block=(*plan.block[:-2], block, plan.block[-1]), blocks_per_task=plan.lane_blocks)
     pieces = -(-LEAST_TASKS // prod(shared.grid))
-    return replace(shared, blocks_per_task=even_share(plan.lane_blocks, max(1, plan.lane_blocks // pieces)))
+    whole = 1 if plan.fills_lines else -(-LINE // (SIZES[plan.problem.dtype] * plan.width))  # blocks that are lines
+    return replace(shared, blocks_per_task=even_share(plan.lane_blocks, max(whole, plan.lane_blocks // pieces)))

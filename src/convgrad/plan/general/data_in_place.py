@@ -6,7 +6,7 @@ from math import gcd, prod
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.along import LEAST_WIDENED
-from convgrad.plan.costs import BEYOND_L2, LEAST_TASKS, LINE, MEMORY_BYTES, SETS_BYTES, WAYS
+from convgrad.plan.costs import BEYOND_L2, LEAST_TASKS, LINE, MEMORY_BYTES, PAGE, SETS_BYTES, WAYS
 from convgrad.plan.general.data import KEPT_BYTES, DataPlan
 from convgrad.plan.machine import Machine
 from convgrad.plan.shares import even_share
@@ -18,6 +18,7 @@ CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewi
 CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
 FAR_TILES, FAR_BYTES = 30, 2 * 1024 * 1024  # up to which tiles, and so far apart, they are worth reading from L3
 FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
+FEW_TILES_OF_GROUPS = 4  # likewise, of groups whose rows are two lines at most; none where each is in a page of its own
 FEW_WIDENED = 30, 4  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
 FEW_AT_ONCE = 20  # of those that an instruction widens which hardly counts
 FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
@@ -151,6 +152,8 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     crowded, few = row % CROWDED == 0, tiles <= FEWEST_TILES and plan.fills_lines
     room = FAR_BYTES if tiles <= FAR_TILES and plan.fills_lines else CROWDED_BYTES[plan.taps > 1]
     most = FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES
+    if _scatters_weights(plan) and tiles > (0 if row % PAGE == 0 else FEW_TILES_OF_GROUPS):
+        return _lanes_together(plan)
     if tiles > (most if p.dtype == plan.compute else _most_widened(plan)):
         return _lanes_together(plan)
     shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
@@ -163,6 +166,12 @@ def with_weights_in_place(plan: DataPlan) -> DataPlan:
     if tiles <= once and plan.taps * plan.i_block >= ONCE_ROWS:
         return _lanes_together(replace(plan, reads_weights=True, packs_weights=False))
     return _lanes_together(plan)
+
+
+def _scatters_weights(plan: DataPlan) -> bool:
+    """Whether rows of weights are a few lines of a group each, at many taps: of vectors shorter than lines."""
+    p = plan.problem
+    return p.groups > 1 < plan.taps and not plan.fills_lines and SIZES[p.dtype] * plan.out_channels <= 2 * LINE
 
 
 def _lanes_together(plan: DataPlan) -> DataPlan:

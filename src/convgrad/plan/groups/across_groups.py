@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from convgrad.plan.costs import LINE, TURN, TURN_PLANES, Moves
+from convgrad.plan.costs import LINE, TURN, TURN_PLANES
 
 PART_BYTES = 16  # of vectors inside of which any lanes are picked at once; out of two of these they are one by one
-PICKED, PICKED_OF_SOME = 1.5, 1.3  # times the cycles of vectors that pick so; of a few times as many channels
+PICKED = 1.2  # times the cycles of vectors that pick so
 
 
 def picking(channels: tuple[int, int], lanes: int, size: int) -> float:
@@ -15,13 +15,11 @@ def picking(channels: tuple[int, int], lanes: int, size: int) -> float:
     for all lanes.
     """
     given, solved = channels
-    in_parts, whole = PART_BYTES < lanes * size < LINE, lanes % solved == 0
-    if not in_parts or solved == lanes or (given == solved and whole):
-        return 1.0
-    return PICKED_OF_SOME if whole and given % solved == 0 else PICKED
+    in_parts = PART_BYTES < lanes * size < LINE
+    inside = solved == lanes or (given == solved and lanes % solved == 0)
+    return PICKED if in_parts and not inside else 1.0
 
 
-def turned_once(channels: tuple[int, int], step: int, moves: Moves) -> float:
-    """Cycles for a number that goes between planes and positions; a stride above 1 parts neighbours."""
-    turn = TURN_PLANES if channels == (1, 1) else TURN
-    return max(turn, moves.apart) if step > 1 else turn
+def turned_once(channels: tuple[int, int], apart: float) -> float:
+    """Cycles for a number that goes between planes and positions; those for one that a stride parts, else 0."""
+    return max(TURN_PLANES if channels == (1, 1) else TURN, apart)
