@@ -311,6 +311,15 @@ def test_short_vectors_pack_weights_of_groups_whose_rows_are_few_lines(channels,
     assert plan.reads_weights == reads
 
 
+@pytest.mark.parametrize(("groups", "along"), [(24, "along x"), (1, "along windows")])
+def test_short_vectors_sum_windows_of_one_group_rather_than_of_several(groups, along):
+    """Eight channels on either side fill lanes as well."""
+    problem = dense_problem(
+        Unknown.W, (777,), (777,), (5,), channels=(8, 8), groups=groups, low=2, batch=4, layout="NCX"
+    )  # fmt: skip
+    assert along in choose(problem, machine_for("avx2")).kind
+
+
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_tasks_of_single_rows_of_groups_take_whole_lines_with_short_vectors(dtype):
     """What one reads of a line, its neighbours would read from L2 again."""

@@ -22,6 +22,7 @@ NEAR_BYTES = 40 * 1024  # of slabs that stay in L1
 FETCH = 0.35  # cycles, not hidden, for a vector of a slab that comes from L2
 SLAB_BYTES = 256 * 1024
 LOOP = 1.0  # cycles of a step besides
+OF_GROUPS_SHORT = 1.3  # times the cycles of several groups, of vectors shorter than lines
 MOST_PLANES = 16
 MOST_BODIES = 4  # tiles of taps that are written out
 PIECES = (*(1 << n for n in reversed(range(6, 32))), 32, 16, 12, 8, 6, 5, 4, 3, 2)  # of an axis
@@ -46,7 +47,8 @@ def window_lanes_candidates(problem: ConvProblem, machine: Machine) -> Iterator[
     if shape is not None:
         _, rows, taps, vectors = shape
         plan = replace(base, row_channels=rows, tile_taps=taps, vectors=vectors)
-        yield min((_shared(replace(plan, block=block)) for block in _blocks(plan)), key=lambda found: found[0])
+        cycles, best = min((_shared(replace(plan, block=block)) for block in _blocks(plan)), key=lambda found: found[0])
+        yield (1.0 if plan.fills_lines or problem.groups == 1 else OF_GROUPS_SHORT) * cycles, best
 
 
 def _tiles(plan: WindowLanesPlan, registers: int) -> Iterator[tuple[float, int, int, int]]:
