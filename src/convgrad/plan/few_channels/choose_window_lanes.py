@@ -22,7 +22,7 @@ NEAR_BYTES = 40 * 1024  # of slabs that stay in L1
 FETCH = 0.35  # cycles, not hidden, for a vector of a slab that comes from L2
 SLAB_BYTES = 256 * 1024
 LOOP = 1.0  # cycles of a step besides
-OF_GROUPS, LEAST_CHANNELS = 1.3, 4  # times the cycles of groups of several channels, of vectors shorter than lines
+OF_GROUPS, LEAST_PAIRS = 1.3, 16  # times the cycles of groups of so many weights a tap, of vectors shorter than lines
 MOST_PLANES = 16
 MOST_BODIES = 4  # tiles of taps that are written out
 PIECES = (*(1 << n for n in reversed(range(6, 32))), 32, 16, 12, 8, 6, 5, 4, 3, 2)  # of an axis
@@ -48,7 +48,7 @@ def window_lanes_candidates(problem: ConvProblem, machine: Machine) -> Iterator[
         _, rows, taps, vectors = shape
         plan = replace(base, row_channels=rows, tile_taps=taps, vectors=vectors)
         cycles, best = min((_shared(replace(plan, block=block)) for block in _blocks(plan)), key=lambda found: found[0])
-        several = problem.groups > 1 and max(problem.x_channels, problem.y_channels) >= LEAST_CHANNELS
+        several = problem.groups > 1 and problem.x_channels * problem.y_channels >= LEAST_PAIRS
         yield (OF_GROUPS if several and not plan.fills_lines else 1.0) * cycles, best
 
 
