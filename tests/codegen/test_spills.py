@@ -71,7 +71,7 @@ def test_loops_of_products_hardly_touch_the_stack(name):
 
 
 def test_numbers_that_are_picked_for_every_tap_are_not_read_in_turn():
-    """Each would be read and picked again, where a register or the stack has it: 1.4 to 1.6 times the cycles."""
+    """Each would be read and picked again, where a register or the stack has it: 1.3 to 1.5 times the cycles."""
     problem = problem_of(Unknown.X, (777,), (777,), (5,), channels=(8, 8), groups=24, low=2, layout="NXC", batch=4)
     machine = machine_for("avx2")
     plan = next(plan for plan in variants(problem, machine) if "several groups, tile" in str(plan).splitlines()[0])
