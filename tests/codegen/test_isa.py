@@ -14,7 +14,7 @@ import pytest
 from codegen.buffers import StridedArray
 from codegen.dense_problems import problem_of
 from codegen.emitted import HOST_ISAS, compile_function, each_isa
-from convgrad.codegen.ir_module import index
+from convgrad.codegen.ir_module import Value, index
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.lower import lower
@@ -185,6 +185,29 @@ def test_counted_loads_and_stores_touch_the_first_lanes_only(dtype, known, low, 
         np.testing.assert_array_equal(whole.view, [*source.view.astype(float), *[0] * (lanes - count)])
         np.testing.assert_array_equal(part.view.astype(float), source.view.astype(float))
         assert part.buffer.redzone_is_whole()
+
+
+@each_isa
+@each_dtype
+def test_a_mask_reads_a_known_run_of_lanes_only(dtype, isa, rng):
+    """Any run, between guard pages on either side."""
+    lanes, kind = in_lanes(isa, dtype), numpy_dtype(dtype)
+    for first in range(lanes):
+        for stop in range(first + 1, lanes + 1):
+            mask = Value(f"i{lanes}", str((1 << stop) - (1 << first)))
+
+            def body(b, source, whole, first=first, mask=mask):
+                start = b.at(source, -first, STORAGE[dtype])
+                emitter, compute = ISAS[isa], COMPUTE[dtype]
+                emitter.store(b, compute, emitter.load(b, dtype, start, lanes, mask=mask), whole)
+
+            call = compile_function(isa, ("ptr", "ptr"), body)
+            for low in (False, True):
+                source = StridedArray((stop - first,), (1,), kind, low=low)
+                source.view[...] = rng.integers(1, 10, stop - first).astype(kind)
+                whole = np.full(lanes, np.nan, numpy_dtype(COMPUTE[dtype]))
+                call(source.address, whole.ctypes.data)
+                np.testing.assert_array_equal(whole, [*[0] * first, *source.view.astype(float), *[0] * (lanes - stop)])
 
 
 # --- arithmetic and rearrangement

@@ -19,6 +19,10 @@ from convgrad.problem.conv import Unknown
 
 ISA = "avx512"
 needs_masks = pytest.mark.skipif(why_not(ISA) is not None, reason=f"no {ISA} here: {why_not(ISA)}")
+BOTH = [
+    pytest.param(isa, marks=pytest.mark.skipif(why_not(isa) is not None, reason=f"no {isa} here: {why_not(isa)}"))
+    for isa in (ISA, "avx2")
+]
 KINDS = PlaneRowsPlan | PlaneRowWeightsPlan
 HALVES = ("bf16", "f16")
 AXES = {  # extents of x and y, taps, stride, dilation, low pad
@@ -42,6 +46,9 @@ AXES = {  # extents of x and y, taps, stride, dilation, low pad
 }
 
 
+MANY_TAPS = ("rows that end within a vector", "large kernel", "stride 4 of columns", "three axes")
+
+
 def problem_of(unknown, axes, *, batch=2, groups=3, **more):
     """Dense, with channels first."""
     return on_axes(unknown, axes, channels=(1, 1), batch=batch, groups=groups, **more)
@@ -53,10 +60,10 @@ def rows_plan(problem, isa=ISA):
     return next((plan for plan in plans if isinstance(plan, KINDS) and not plan.ON_UNITS), None)
 
 
-@needs_masks
+@pytest.mark.parametrize("isa", BOTH)
 @pytest.mark.parametrize("unknown", Unknown)
 @pytest.mark.parametrize("name", AXES)
-def test_every_border(unknown, name):
+def test_every_border(unknown, name, isa):
     """As planned, in other blocks, in 16 bits, with a bias or sums of either tensor."""
     of_w, order = unknown is Unknown.W, list(AXES).index(name)
     more = [{}, {"dtype": "bf16", "out_dtype": "bf16"}, {"dtype": "f16", "out_dtype": "f32"}]
@@ -64,39 +71,43 @@ def test_every_border(unknown, name):
     tried = 0
     for seed, fields in enumerate(more):
         problem = problem_of(unknown, AXES[name], **fields)
-        plan = rows_plan(problem)
+        plan = rows_plan(problem, isa)
         if plan is None:
             continue
         changes = (None, seed, seed + 100)  # all of them for the first type
         for change in changes if seed == 0 else (in_turn(seed + order, *changes),):
             some = plan if change is None else altered(plan, np.random.default_rng(change))
-            check_plan(problem, some, machine_for(ISA), seed, low=bool(seed % 2))
+            check_plan(problem, some, machine_for(isa), seed, low=bool(seed % 2))
             tried += 1
     outside = {("large kernel", Unknown.W), ("stride 3", Unknown.X), ("stride 4 of columns", Unknown.X)}
     outside |= {("three axes, stride 2", Unknown.X)}
+    if isa == "avx2":  # many taps of an output, or of a tile of weights
+        outside |= {(name, unknown) for name in MANY_TAPS for unknown in Unknown} - {("three axes", Unknown.W)}
+        outside |= {("stride 2", Unknown.W), ("stride 2", Unknown.Y), ("three axes, stride 2", Unknown.Y)}
+        outside |= {("stride 3", unknown) for unknown in (Unknown.Y, Unknown.W)}
     assert (tried == 0) == ((name, unknown) in outside)
 
 
-@needs_masks
+@pytest.mark.parametrize("isa", BOTH)
 @pytest.mark.parametrize("unknown", Unknown)
-def test_random_problems(unknown):
-    """Of one channel each, with all strides, types and blocks."""
+def test_random_problems(unknown, isa):
+    """Of one channel each, with all strides, types and blocks, few of which suit short vectors."""
     tried = 0
-    for seed in range(80):
+    for seed in range(80 if isa == ISA else 300):
         problem = plane_problem(np.random.default_rng(seed), unknown)
-        plans = list(variants(problem, machine_for(ISA)))
+        plans = list(variants(problem, machine_for(isa)))
         variant = next((n for n, plan in enumerate(plans) if isinstance(plan, KINDS)), None)
         if variant is not None:
-            check(problem, ISA, variant=variant, seed=seed, low=bool(seed % 2), alter=seed if seed % 3 else None)
+            check(problem, isa, variant=variant, seed=seed, low=bool(seed % 2), alter=seed if seed % 3 else None)
             tried += 1
     assert tried > 20
 
 
-@needs_masks
-def test_numbers_that_no_window_meets_may_be_anything():
+@pytest.mark.parametrize("isa", BOTH)
+def test_numbers_that_no_window_meets_may_be_anything(isa):
     """Beside the last window of a stride, in lanes that are left over, in rows between and behind windows."""
     problem = problem_of(Unknown.W, ((12, 40), (4, 13), (1, 2), (3, 3), (1, 1), (0, 0)))
-    plan = rows_plan(problem)
+    plan = rows_plan(problem, isa)
     rng = np.random.default_rng(0)
     x, y = (rng.integers(-2, 3, problem.shapes[name]).astype(np.float32) for name in "xy")
     met = np.zeros((12, 40), bool)
@@ -106,7 +117,7 @@ def test_numbers_that_no_window_meets_may_be_anything():
     wanted = np.zeros(problem.shapes["w"], np.float32)
     for r in range(2):
         wanted[..., 0, r] = (clean[..., 0:12:3, r:39:3][..., :13] * y).sum((0, 3, 4))[:, None]
-    kernel = kernel_here(problem, lower(plan), machine_for(ISA))
+    kernel = kernel_here(problem, lower(plan), machine_for(isa))
     result = np.zeros_like(wanted)
     kernel(spoilt.ctypes.data, result.ctypes.data, y.ctypes.data)
     np.testing.assert_array_equal(result, wanted)
@@ -136,16 +147,16 @@ def test_pairs_of_windows_end_with_the_row():
     np.testing.assert_array_equal(result, wanted)
 
 
-@needs_masks
+@pytest.mark.parametrize("isa", BOTH)
 @pytest.mark.parametrize("unknown", [Unknown.X, Unknown.Y])
 @pytest.mark.parametrize(("name", "dtype"), [(name, t) for n, name in enumerate(AXES) for t in ("f32", HALVES[n % 2])])
-def test_sums_have_the_order_of_other_plans(dtype, unknown, name):
+def test_sums_have_the_order_of_other_plans(dtype, unknown, name, isa):
     """Extents that choose another plan do not change a bit: parts of a tensor have those of the whole."""
     problem, solved = problem_of(unknown, AXES[name], dtype=dtype, out_dtype=dtype), unknown.value
     given = random_arrays(problem)
     results = [
-        result_of(plan, problem, given | {solved: np.zeros(problem.shapes[solved], numpy_dtype(dtype))}, ISA, 1000 + n)
-        for n, plan in enumerate(variants(problem, machine_for(ISA)))
+        result_of(plan, problem, given | {solved: np.zeros(problem.shapes[solved], numpy_dtype(dtype))}, isa, 1000 + n)
+        for n, plan in enumerate(variants(problem, machine_for(isa)))
     ]
     assert len(results) > 1
     for result in results[1:]:
@@ -228,14 +239,40 @@ def test_tiles_of_16_bits_are_higher_with_phases_too():
 
 @pytest.mark.parametrize("unknown", Unknown)
 def test_what_slabs_serve_better(unknown):
-    """Sums in memory already, many taps, a single axis, vectors shorter than a cache line."""
+    """Sums in memory already, many taps, a single axis, the shortest vectors."""
     axes = ((30, 30), (30, 30), (3, 3), (1, 1), (1, 1), (1, 1))
     assert rows_plan(problem_of(unknown, axes)) is not None
     assert unknown is Unknown.W or rows_plan(problem_of(unknown, axes, accumulate=True)) is None
     assert rows_plan(problem_of(unknown, ((30, 30), (30, 30), (9, 9), (1, 1), (1, 1), (4, 4)))) is None
     assert rows_plan(problem_of(unknown, ((90,), (90,), (5,), (1,), (1,), (2,)))) is None
-    of_avx2 = variants(problem_of(unknown, axes), machine_for("avx2"))
-    assert not any(isinstance(plan, KINDS) for plan in of_avx2)
+    assert rows_plan(problem_of(unknown, axes), "portable") is None
     plan = rows_plan(problem_of(unknown, axes))
     with pytest.raises(AssertionError):
         lower(replace(plan, block=(*plan.block[:-1], plan.lanes)))
+
+
+def test_short_vectors_read_rows_in_place_where_it_pays():
+    """One or two taps of each number that is converted; few taps of an output, or long rows that many taps meet."""
+
+    def in_place(unknown, x, y, taps, stride, low, dtype="f32"):
+        axes = (x, y, *((n,) * len(x) for n in (taps, stride, 1, low)))
+        return rows_plan(problem_of(unknown, axes, dtype=dtype), "avx2") is not None
+
+    same, half, small = (56, 56), (28, 28), (7, 7)
+    for unknown in Unknown:
+        assert in_place(unknown, same, same, 3, 1, 1)
+        assert in_place(unknown, same, half, 3, 2, 1, "f64")
+        assert not in_place(unknown, same, same, 5, 1, 2)
+        assert in_place(unknown, same, same, 3, 1, 1, "f16")
+        assert not in_place(unknown, same, same, 3, 1, 1, "bf16")
+        assert in_place(unknown, same, half, 2, 2, 0, "bf16")
+        assert not in_place(unknown, (8, 16, 16), (8, 16, 16), 3, 1, 1)
+    assert in_place(Unknown.X, same, half, 5, 2, 2)
+    assert not in_place(Unknown.Y, same, half, 5, 2, 2)
+    assert in_place(Unknown.X, same, half, 3, 2, 1, "bf16")
+    assert not in_place(Unknown.Y, same, half, 3, 2, 1, "f16")
+    assert not in_place(Unknown.Y, (14, 14), small, 3, 2, 1)
+    assert in_place(Unknown.W, (8, 28, 28), (8, 28, 28), 3, 1, 1)
+    assert [
+        rows_plan(problem_of(Unknown.Y, (e, e, *AXES["one vector"][2:])), "avx2").vectors for e in (same, small)
+    ] == [2, 1]

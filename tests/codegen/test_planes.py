@@ -57,9 +57,9 @@ def _stretched(axis, taps):
 
 
 def plane_variant(problem, isa):
-    """Which variant has vectors along windows; None if there is none."""
+    """Which variant has vectors along windows, over slabs; None if there is none."""
     plans = variants(problem, machine_for(isa))
-    return next((n for n, plan in enumerate(plans) if isinstance(plan, PlaneDataPlan | PlaneWeightsPlan)), None)
+    return next((n for n, plan in enumerate(plans) if type(plan) in (PlaneDataPlan, PlaneWeightsPlan)), None)
 
 
 @pytest.mark.parametrize("unknown", Unknown)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from convgrad.codegen.by_dots.dot_rows import WORD, DotRowOutputs
 from convgrad.codegen.depthwise.plane_reads import Columns, WordReads
-from convgrad.codegen.depthwise.plane_rows import Row, Sums
+from convgrad.codegen.depthwise.plane_rows import Row, Span, Sums
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, lanes_of, vector_of
 from convgrad.codegen.isa.base import shuffle
@@ -148,9 +148,9 @@ class OutputsTogether(DotRowOutputs):
             DotRowOutputs._fetch(self, b, name, there, i, vectors)
 
     def _runs(
-        self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, done: Iterable[list[Row]], written: Index
-    ) -> Iterator[Run]:  # fmt: skip
+        self, b: Builder, j: Index, spans: Sequence[Span], sums: Sums, done: Iterable[list[Row]], written: Index
+    ) -> Iterator[Run]:
         step = self.plan.problem.strides[self.plan.problem.solved][1]
-        for run in DotRowOutputs._runs(self, b, j, i, columns, sums, done, written):
+        for run in DotRowOutputs._runs(self, b, j, spans, sums, done, written):
             parts = [b.at(run.address, plane * step, "i16") for plane in range(self.planes)]
             yield replace(run, parts=parts)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from convgrad.codegen.copies.interleave import pick
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, constant, vector_of
-from convgrad.codegen.isa.base import STORAGE, Isa
+from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.plane_rows import run_bases, whole_vectors
 from convgrad.values import frozen
@@ -48,6 +48,7 @@ class RowReads:
     image: int  # elements of a row
     offsets: tuple[int, ...]
     slides: bool = False  # lanes that nobody wants may be anything
+    ends_early: bool = False  # the last vector begins where it is whole, and repeats some outputs
 
     @property
     def lanes(self) -> int:
@@ -67,7 +68,10 @@ class RowReads:
         whole = [(first, last - first)] if last - first >= LOOPED else [(n, 1) for n in range(first, last)]
         pieces = [(n, 1, False) for n in range(first)] + [(n, many, True) for n, many in whole]
         for n, many, there in pieces + [(n, 1, False) for n in range(last, vectors)]:
-            yield Columns(n * lanes, many, lanes if there else min(lanes, count - n * lanes), there)
+            start = n * lanes
+            if self.ends_early and not there:
+                start = max(0, min(start, count - lanes))
+            yield Columns(start, many, lanes if there else min(lanes, count - start), there)
 
     @property
     def _all(self) -> int:
@@ -90,7 +94,7 @@ class RowReads:
         """By offset, of the vector that begins with output `first`; those that are nothing but zeros are left out."""
         if self.step == 1 and self.slides and not columns.whole:
             return self._slid(b, row, first, columns)
-        if self.step > 1 and not self.halves:
+        if self.step > 1 and self.isa.masks and not self.halves:
             if self._near and (self.slides or columns.lanes == self.lanes):
                 return self._picked_and_slid(b, row, first, columns)
             if columns.first == 0 and self.image <= self.step * self.lanes:
@@ -103,6 +107,9 @@ class RowReads:
             masks = [None] * self.step if columns.whole else self._masks(base, columns.first, columns.lanes)
             if not any(mask is None or mask for mask in masks):
                 continue
+            if self.step == 2 and not self.isa.masks and all(mask in (None, self._all) for mask in masks):
+                found |= self._crossed(b, b.at(start, base, kind), base)
+                continue
             parts = [
                 zeros if mask == 0 else self._load(b, b.at(start, base + n * self.lanes, kind), mask)
                 for n, mask in enumerate(masks)
@@ -111,6 +118,20 @@ class RowReads:
                 if offset // self.step * self.step == base:
                     wanted = [lane * self.step + offset - base for lane in range(self.lanes)]
                     found[offset] = parts[0] if self.step == 1 else pick(b, parts, wanted)
+        return found
+
+    def _crossed(self, b: Builder, run: Value, base: int) -> dict[int, Value]:
+        """Both phases of a run of two vectors, of which each is a half of either: a shuffle keeps within halves."""
+        lanes, half, kind = self.lanes, self.lanes // 2, STORAGE[self.dtype]
+        raw = [self.isa.load_bits(b, self.dtype, b.at(run, n * half, kind), half) for n in range(4)]
+        both = [shuffle(b, raw[n], raw[n + 2], list(range(lanes))) for n in range(2)]
+        low, high = (self.isa.widen(b, self.dtype, numbers) for numbers in both)
+        found = {}
+        for offset in self.offsets:
+            if offset // 2 * 2 == base:
+                pairs = range(offset - base, half, 2)
+                wanted = [part * lanes + first + n for first in (0, half) for part in range(2) for n in pairs]
+                found[offset] = shuffle(b, low, high, wanted)
         return found
 
     @property

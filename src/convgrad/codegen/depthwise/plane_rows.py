@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, product
 
 from convgrad.codegen.copies.copying import Dim
 from convgrad.codegen.copies.zeroing import emit_zero
@@ -18,11 +18,13 @@ from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.axes import Phase
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
+from convgrad.values import replace
 
 HELD = 12  # weights that stay in registers; more are operands in memory
 MANY = 16  # sums of numbers that are not rounded, of which some are stored while others are summed
 Row = tuple[int, int]  # phase and output of the rows
-Sums = dict[tuple[int, int, int], Value]  # of phase and output of the rows, phase of the columns
+Sums = dict[tuple[int, int, int, int], Value]  # of vector, phase and output of the rows, phase of the columns
+Span = tuple[Index, Columns]  # the output that a vector of a tile begins with, and what kind it is of
 
 
 class PlaneRowOutputs(PlaneOutputs):
@@ -48,14 +50,18 @@ class PlaneRowOutputs(PlaneOutputs):
         self.new_rows = range(beyond - plan.rows * plan.axes[-2].in_step, beyond)  # that no tile before this one met
         self.reads = RowReads(
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=inner.in_step, image=inner.in_extent,
-            offsets=tuple(self.column_offsets), slides=True,
+            offsets=tuple(self.column_offsets), slides=plan.masks, ends_early=not plan.masks,
         )  # fmt: skip
         alone, halves = len(plan.axes[-2].phases) == 1, self.reads.halves
         # next to integers that round all sums spill, and many take long to be stored; else it gains nothing
-        self.early = (halves and alone and not self.isa.bfloat) or (plan.sums > MANY and p.out_dtype == plan.compute)
+        self.early = (
+            not self.isa.masks
+            or (halves and alone and not self.isa.bfloat)
+            or (plan.sums > MANY and p.out_dtype == plan.compute)
+        )
         pairs = halves and len(inner.phases) > 1  # of which each weight meets two: no operand in memory
         picked = inner.in_step > 1 and not halves  # next to which LLVM reads rows ahead, and spills
-        self.reads_again = picked or (plan.taps > HELD and not pairs)
+        self.reads_again = picked or plan.vectors > 1 or (plan.taps > HELD and not pairs)
         strides = p.strides[p.given]
         self.in_strides = (strides[0], *strides[3:])
         self.steps_of_taps = (0, *self.tap_steps)  # of the batch axis, too
@@ -124,7 +130,7 @@ class PlaneRowOutputs(PlaneOutputs):
 
     def _rows(self, b: Builder, phases: tuple[Phase, ...], reads: list[Index], written: Index) -> None:
         """All tiles of a block of a plane."""
-        plan, (axis, inner) = self.plan, self.plan.axes[-2:]
+        plan, axis = self.plan, self.plan.axes[-2]
         start = self.starts[-2]
         stop = b.minimum(axis.count, b.add(start, plan.block[-2]))
 
@@ -132,40 +138,52 @@ class PlaneRowOutputs(PlaneOutputs):
             self.begins = b.compare("eq", j, start)
             if axis.count % plan.rows:  # the last tile begins early, and repeats some outputs
                 j = b.minimum(j, axis.count - plan.rows)
-            for columns in self.reads.columns(inner.count, min(phase.count for phase in inner.phases)):
+            for first, last, kinds in self._tiles_of_row():
 
-                def tile(i: Index, _: object = None, columns: Columns = columns) -> None:
-                    sums = self._start()
+                def tile(i: Index, _: object = None, kinds: Sequence[Columns] = kinds, first: int = first) -> None:
+                    spans = [(b.add(i, columns.first - first), columns) for columns in kinds]
+                    sums = self._start(len(spans))
                     if reads[1:]:
-                        sums, of = self._deep(b, phases, reads, 0, self.weights, j, i, columns, sums), [list(self.last)]
+                        sums, of = self._deep(b, phases, reads, 0, self.weights, j, spans, sums), [list(self.last)]
                     else:
-                        of = self._row_by_row(b, b.mul(reads[0], self.in_strides[0]), self.weights, j, i, columns, sums)
+                        of = self._row_by_row(b, b.mul(reads[0], self.in_strides[0]), self.weights, j, spans, sums)
                     done = of if self.early else list(of)
-                    self._write(b, self._runs(b, j, i, columns, sums, done, written))
+                    self._write(b, self._runs(b, j, spans, sums, done, written))
 
-                last = columns.first + columns.many * plan.lanes
-                b.loop(columns.first, last, tile, step=plan.lanes, name="column")
+                b.loop(first, last, tile, step=len(kinds) * plan.lanes, name="column")
 
         b.loop(start, stop, row, step=plan.rows, name="row")
 
+    def _tiles_of_row(self) -> Iterator[tuple[int, int, Sequence[Columns]]]:
+        """From which output to which there are tiles of the same vectors, at most so many."""
+        plan, inner = self.plan, self.plan.axes[-1]
+        most, alone = plan.vectors, list[Columns]()
+        for columns in self.reads.columns(inner.count, min(phase.count for phase in inner.phases)):
+            tiles = columns.many // most
+            if tiles:
+                each = [replace(columns, first=columns.first + v * plan.lanes) for v in range(most)]
+                yield columns.first, columns.first + tiles * most * plan.lanes, each
+            rest = range(tiles * most, columns.many)
+            alone += [replace(columns, first=columns.first + v * plan.lanes, many=1) for v in rest]
+        for n in range(0, len(alone), most):
+            yield alone[n].first, alone[n].first + 1, alone[n : n + most]
+
     # --- sums
 
-    def _start(self) -> Sums:
+    def _start(self, vectors: int) -> Sums:
         row, inner = self.plan.axes[-2:]
-        return {
-            (f, j, c): self.bias
-            for f in range(len(row.phases)) for j in range(self.plan.rows) for c in range(len(inner.phases))
-        }  # fmt: skip
+        places = product(range(vectors), range(len(row.phases)), range(self.plan.rows), range(len(inner.phases)))
+        return dict.fromkeys(places, self.bias)
 
     def _deep(
         self, b: Builder, phases: tuple[Phase, ...], reads: list[Index], base: Index, weights: Value, j: Index,
-        i: Index, columns: Columns, sums: Sums,
+        spans: Sequence[Span], sums: Sums,
     ) -> Sums:  # fmt: skip
         """Over the taps of the axes around a row, those that meet the image."""
         plan, n = self.plan, len(phases) - len(reads)
         if not reads:
             sums = dict(sums)
-            for _ in self._row_by_row(b, base, weights, j, i, columns, sums):
+            for _ in self._row_by_row(b, base, weights, j, spans, sums):
                 pass
             return sums
         axis, phase, (first, *others) = plan.axes[n], phases[n], reads
@@ -173,7 +191,7 @@ class PlaneRowOutputs(PlaneOutputs):
         def further(t: Index, place: Index, now: Sums) -> Sums:
             tap = b.mul(b.add(b.mul(t, axis.tap_step), phase.tap), self.steps_of_taps[n])
             there, of_tap = b.add(base, b.mul(place, self.in_strides[n])), b.at(weights, tap, self.kind)
-            return self._deep(b, phases, others, there, of_tap, j, i, columns, now)
+            return self._deep(b, phases, others, there, of_tap, j, spans, now)
 
         def tap(t: Index, now: Sums) -> Sums:
             place = b.add(first, b.add(b.mul(t, axis.offset_step), phase.offset))
@@ -186,7 +204,7 @@ class PlaneRowOutputs(PlaneOutputs):
         return b.loop(0, phase.taps, tap, carried=sums, name="tap")
 
     def _row_by_row(
-        self, b: Builder, base: Index, weights: Value, j: Index, i: Index, columns: Columns, sums: Sums
+        self, b: Builder, base: Index, weights: Value, j: Index, spans: Sequence[Span], sums: Sums
     ) -> Iterator[list[Row]]:  # fmt: skip
         """Add to sums row by row of the input, each vector for all outputs that meet it; which of them are done."""
         plan, (row, _) = self.plan, self.plan.axes[-2:]
@@ -200,21 +218,29 @@ class PlaneRowOutputs(PlaneOutputs):
                 numbers[tap] = self._weight(b, b.at(here, tap, self.kind))
             return numbers[tap]
 
-        self._begin(b, base, first, i, columns)
+        for i, columns in spans:
+            self._begin(b, base, first, i, columns)
         for offset, outputs in self.row_offsets.items():
             there = self._row_at(b, base, b.add(first, offset))
             here = weights
             if self.reads_again:  # else LLVM keeps them all, and makes room by spilling
                 here, _ = b.hidden(weights), numbers.clear()
             if plan.problem.given in plan.fetches and offset in self.new_rows:
-                self._fetch(b, plan.problem.given, there, i, plan.axes[-1].in_step)
-            vectors = self._vectors(b, there, i, columns)
-            self._look(b, offset, vectors, columns)
+                for i, _ in spans:
+                    self._fetch(b, plan.problem.given, there, i, plan.axes[-1].in_step)
+            every = []
+            for i, columns in spans:
+                vectors = self._vectors(b, there, i, columns)
+                self._look(b, offset, vectors, columns)
+                every.append(vectors)
             for at, met in self.column_offsets.items():
-                for f, r, tap_row in outputs if at in vectors else ():
+                inside = [v for v, vectors in enumerate(every) if at in vectors]
+                for f, r, tap_row in outputs if inside else ():
                     for c, tap in met:
                         number = weight(here, tap_row * step + tap)
-                        sums[f, r, c] = self._multiply_add(b, vectors[at], number, sums[f, r, c])
+                        for v in inside:
+                            total = sums[v, f, r, c]
+                            sums[v, f, r, c] = self._multiply_add(b, every[v][at], number, total)
             yield [output for output, last in self.last.items() if last == offset]
 
     def _weight(self, b: Builder, address: Value) -> Value:
@@ -255,20 +281,21 @@ class PlaneRowOutputs(PlaneOutputs):
         (store_exactly if in_turn else store_runs)(b, self.isa, self.plan.problem.out_dtype, runs)
 
     def _runs(
-        self, b: Builder, j: Index, i: Index, columns: Columns, sums: Sums, done: Iterable[list[Row]], written: Index
-    ) -> Iterator[Run]:  # fmt: skip
-        """Rows of all phases, from outputs j and i on, as they are done."""
+        self, b: Builder, j: Index, spans: Sequence[Span], sums: Sums, done: Iterable[list[Row]], written: Index
+    ) -> Iterator[Run]:
+        """Rows of all phases, from output j and those of the spans on, as they are done."""
         plan, (row, inner) = self.plan, self.plan.axes[-2:]
         width = len(inner.phases)
-        column = b.mul(i, width)
-        left = None if columns.whole else inner.out_extent - columns.first * width
+        starts = [b.mul(i, width) for i, _ in spans]
         kind = STORAGE[plan.problem.out_dtype]
         for f, r in chain.from_iterable(done):
             phase = row.phases[f]
             out = b.add(b.mul(b.add(j, r), row.out_step), phase.first)
             there = b.add(written, b.mul(out, self.out_strides[-2]))
-            if plan.problem.solved in plan.fetches:
-                self._fetch(b, plan.problem.solved, b.at(self.target, there, kind), i, width)
-            wanted = None if phase.count == row.count else b.compare("slt", b.add(j, r), phase.count)
-            address = b.at(self.target, b.add(there, column), kind)
-            yield Run([sums[f, r, c] for c in range(width)], address, left, width > 1, wanted)
+            for v, (i, columns) in enumerate(spans):
+                if plan.problem.solved in plan.fetches:
+                    self._fetch(b, plan.problem.solved, b.at(self.target, there, kind), i, width)
+                wanted = None if phase.count == row.count else b.compare("slt", b.add(j, r), phase.count)
+                address = b.at(self.target, b.add(there, starts[v]), kind)
+                left = None if columns.whole else inner.out_extent - columns.first * width
+                yield Run([sums[v, f, r, c] for c in range(width)], address, left, width > 1, wanted)

@@ -17,6 +17,7 @@ from convgrad.plan.depthwise.plane_rows import (
     run_bases,
     whole_vectors,
 )
+from convgrad.plan.depthwise.short_rows import SHORTEST, VECTORS, short_data_pays
 from convgrad.plan.machine import Machine
 from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.problem.conv import ConvProblem
@@ -64,11 +65,15 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     if inner.count <= lanes and prod(p.taps[-2:]) > MOST_SLID:
         return
-    width = -(-inner.count // lanes) * lanes
+    masks = has_masks(machine)
+    if not (masks or short_data_pays(p, axes, lanes)):
+        return
+    vectors = 1 if masks or inner.count <= lanes else VECTORS
+    width = -(-inner.count // (vectors * lanes)) * vectors * lanes
     outer = (1, *(axis.count for axis in axes[1:-2]))
     plan = PlaneRowsPlan(
-        problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=1, tap_rows=1, slid=(),
-        block=(*outer, row.count, width), run=1, masks=True, fetches=("x", "y") if is_large(p) else (),
+        problem=p, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=vectors, tap_rows=1,
+        slid=(), block=(*outer, row.count, width), run=1, masks=masks, fetches=("x", "y") if is_large(p) else (),
     )  # fmt: skip
     found = []
     for rows in even_rows(row.count, MOST_NARROW_ROWS if is_narrow(p) else MOST_ROWS):
@@ -86,7 +91,7 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
 def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
     """bf16 read two by two: a pair is a word, of which a shift and a mask make two f32; None where lanes are wasted."""
     row, inner = plan.axes[-2:]
-    if plan.problem.dtype != "bf16" or inner.in_step != 1 or inner.count < 2:
+    if plan.problem.dtype != "bf16" or not plan.masks or inner.in_step != 1 or inner.count < 2:
         return None
     pairs = in_pairs(inner)
     width = -(-pairs.count // plan.lanes) * plan.lanes
@@ -103,15 +108,20 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
 
 
 def in_rows(p: ConvProblem, machine: Machine, most: int = MOST_TAPS) -> bool:
-    """Whether one channel meets one, and rows of few taps lie side by side, where masks cost nothing.
+    """Whether one channel meets one, and rows of few taps lie side by side, in vectors that are long enough.
 
     A single axis gains nothing: its rows are images, which lie apart.
     """
-    if p.rank == 1 or p.x_channels != 1 or p.y_channels != 1 or machine.lanes_f32 * 4 != LINE:
+    if p.rank == 1 or p.x_channels != 1 or p.y_channels != 1 or machine.lanes_f32 < SHORTEST:
         return False
     if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
         return False
     return prod(p.taps[-2:]) <= most and p.taps[-1] <= MOST_COLUMNS
+
+
+def has_masks(machine: Machine) -> bool:
+    """Whether instructions take masks: those whose vectors are as long as lines."""
+    return machine.lanes_f32 * 4 == LINE
 
 
 def is_spread(

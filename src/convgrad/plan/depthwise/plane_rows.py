@@ -1,4 +1,4 @@
-"""X or Y of one channel per group from the rows of planes where they lie: no slabs, and masks beside the image."""
+"""X or Y of one channel per group from the rows of planes where they lie: no slabs, no reads beside the image."""
 
 from __future__ import annotations
 
@@ -68,10 +68,11 @@ def whole_vectors(
 
 @frozen(kw_only=True)
 class PlaneRowsPlan(PlaneDataPlan):
-    """A PlaneDataPlan whose tiles read rows in place: `rows` outputs of each phase by a vector of each phase of a row.
+    """A PlaneDataPlan whose tiles read rows in place: `rows` outputs of each phase by `vectors` of each phase of a row.
 
     All phases of the last two axes meet in a tile, so that each row of the input is read by one tile, or two. Rows
-    beside the image are read from zeros, of which a task has one row; lanes beside it are masked.
+    beside the image are read from zeros, of which a task has one row; lanes beside it are masked. Sets without masks to
+    store under have a last vector that begins early, and repeats some outputs.
     """
 
     KIND = "along outputs of planes, rows in place"
@@ -136,11 +137,10 @@ class PlaneRowsPlan(PlaneDataPlan):
     def validate(self) -> None:
         """Assert what the emitter relies on."""
         PlaneDataPlan.validate(self)
-        assert self.masks
         assert not self.problem.accumulate
         assert self.problem.strides[self.problem.solved][-1] == 1
         assert len(self.axes) > 2
-        assert self.vectors == 1
+        assert self.vectors == 1 or not self.masks
         assert self.grid[-2] == 1
 
     def __str__(self) -> str:
