@@ -1,10 +1,14 @@
 """One channel to one, rows of planes read where they lie: exactly, at every border, and nothing beside them."""
 
+import timeit
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import convgrad
+from codegen.buffers import StridedArray
 from codegen.dense_problems import on_axes
 from codegen.emitted import kernel_here
 from codegen.random_problems import altered, check, check_plan, in_turn
@@ -16,6 +20,7 @@ from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
 from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
 from convgrad.plan.machine import machine_for, why_not
 from convgrad.problem.conv import Unknown
+from convgrad.runtime import memory
 
 ISA = "avx512"
 needs_masks = pytest.mark.skipif(why_not(ISA) is not None, reason=f"no {ISA} here: {why_not(ISA)}")
@@ -276,3 +281,25 @@ def test_short_vectors_read_rows_in_place_where_it_pays():
     assert [
         rows_plan(problem_of(Unknown.Y, (e, e, *AXES["one vector"][2:])), "avx2").vectors for e in (same, small)
     ] == [2, 1]
+
+
+@pytest.mark.parametrize("isa", BOTH)
+@pytest.mark.parametrize("unknown", Unknown)
+def test_lanes_beside_a_row_of_zeros_cost_nothing_where_memory_begins(unknown, isa, monkeypatch):
+    """A load takes some 300 cycles if its mask leaves out what lies where no memory is: eight times as long in all."""
+    problem = problem_of(unknown, ((7, 7), (7, 7), (3, 3), (1, 1), (1, 1), (1, 1)), batch=1, groups=672)
+    arrays = random_arrays(problem) | {unknown.value: np.zeros(problem.shapes[unknown.value], np.float32)}
+    kernel = kernel_here(problem, lower(rows_plan(problem, isa)), machine_for(isa))
+    addresses = [arrays[name].ctypes.data for name in "xwy"]
+    least, threads = {}, convgrad.num_threads()
+    convgrad.set_num_threads(1)
+    for low in (False, True):  # with room before it, and right behind a guard page
+        room = StridedArray((1 << 20,), (1,), np.uint8, low=low)
+        room.view[...] = 0
+        start = room.address if low else -(-room.address // memory.ALIGNMENT) * memory.ALIGNMENT
+        block = SimpleNamespace(address=start, size=room.view.size - memory.ALIGNMENT)
+        monkeypatch.setattr(memory, "acquire", lambda *_, block=block: block)
+        monkeypatch.setattr(memory, "release", lambda *_: None)
+        least[low] = min(timeit.repeat(lambda: kernel(*addresses), number=1, repeat=60))
+    convgrad.set_num_threads(threads)
+    assert least[True] < 3 * least[False]

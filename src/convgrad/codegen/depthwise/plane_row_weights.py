@@ -14,6 +14,7 @@ from convgrad.codegen.isa.base import BYTES, STORAGE
 from convgrad.codegen.module import round64
 from convgrad.codegen.stages import Places
 from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
+from convgrad.plan.depthwise.plane_rows import BEFORE_ZEROS
 
 Sums = dict[tuple[int, int], Value]  # of row and column of taps
 
@@ -42,12 +43,13 @@ class PlaneRowSums(PlaneSums):
         return round64(self.plan.slab_bytes)
 
     def _clear_slabs(self, b: Builder, at: Places) -> None:
-        emit_zero(b, self.isa, self.plan.compute, at.scratch, self.plan.axes[-1].image)
+        self.zeros = b.at(at.scratch, BEFORE_ZEROS, "i8")
+        emit_zero(b, self.isa, self.plan.compute, self.zeros, self.plan.axes[-1].image)
 
     def _plane(self, b: Builder, at: Places, group: Index, starts: list[Index], sums: Value) -> None:
         """What a block of a plane adds to the sums of its group."""
         plan, p = self.plan, self.plan.problem
-        self.zeros, self.starts = at.scratch, starts
+        self.starts = starts
         self.counts = [
             b.minimum(b.sub(axis.windows, start), block)
             for axis, start, block in zip(plan.axes, starts, plan.block, strict=True)

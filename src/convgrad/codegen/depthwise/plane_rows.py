@@ -17,7 +17,7 @@ from convgrad.codegen.outputs.results import store_exactly, store_runs
 from convgrad.codegen.outputs.runs import Run
 from convgrad.codegen.stages import Places
 from convgrad.plan.axes import Phase
-from convgrad.plan.depthwise.plane_rows import PlaneRowsPlan
+from convgrad.plan.depthwise.plane_rows import BEFORE_ZEROS, PlaneRowsPlan
 from convgrad.values import replace
 
 HELD = 12  # weights that stay in registers; more are operands in memory
@@ -78,14 +78,15 @@ class PlaneRowOutputs(PlaneOutputs):
         *blocks, run = b.split(task, plan.grid)
         self.starts = [b.mul(block, size) for block, size in zip(blocks, plan.block, strict=True)]
         first_group, groups = self._groups(b, run)
-        emit_zero(b, self.isa, plan.compute, at.scratch, plan.axes[-1].in_extent)
+        self.zeros = b.at(at.scratch, BEFORE_ZEROS, "i8")
+        emit_zero(b, self.isa, plan.compute, self.zeros, plan.axes[-1].in_extent)
         weights = b.at(at.scratch, self.weights_start, "i8")
         self._pack(b, b.at(at.w, b.mul(first_group, p.w_strides[0]), STORAGE[p.dtype]), weights, groups)
 
         def plane(g: Index, _: object) -> None:
             if self.planes > 1:  # the last of them begin early
                 g = b.minimum(g, b.sub(groups, self.planes))
-            self.zeros, self.weights = at.scratch, self._weights_of(b, weights, g)
+            self.weights = self._weights_of(b, weights, g)
             group = b.add(first_group, g)
             self.bias = self._bias(b, at, group)
             of_group = [b.mul(group, p.strides[name][1]) for name in (p.given, p.solved)]

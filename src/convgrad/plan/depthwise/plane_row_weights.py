@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.depthwise.plane_rows import windows_ahead
+from convgrad.plan.depthwise.plane_rows import BEFORE_ZEROS, windows_ahead
 from convgrad.plan.depthwise.plane_weights import PlaneWeightsPlan
 from convgrad.values import frozen
 
@@ -31,8 +31,8 @@ class PlaneRowWeightsPlan(PlaneWeightsPlan):
 
     @property
     def slab_bytes(self) -> int:
-        """Of the row of zeros."""
-        return SIZES[self.compute] * self.axes[-1].image
+        """Of the row of zeros, and of what lies before it."""
+        return BEFORE_ZEROS + SIZES[self.compute] * self.axes[-1].image
 
     def row_offsets(self, rows: int, first: int, tap_rows: int) -> dict[int, list[tuple[int, int]]]:
         """Rows of x that so many rows of windows meet at some taps: which of them, at which tap from the first on."""

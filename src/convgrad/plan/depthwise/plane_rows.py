@@ -8,10 +8,12 @@ from typing import ClassVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import Phase
+from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.plane_data import PlaneDataPlan, phases_together
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import frozen
 
+BEFORE_ZEROS = LINE  # bytes: loads take some 300 cycles whose masks leave out what lies where no memory is
 AHEAD_BYTES = 16 * 1024  # of what is fetched
 AHEAD_FROM = 8 * 1024 * 1024  # bytes of both tensors from which on it is, or of as many numbers that are shorter
 
@@ -88,8 +90,8 @@ class PlaneRowsPlan(PlaneDataPlan):
 
     @property
     def slab_bytes(self) -> int:
-        """Of the row of zeros."""
-        return SIZES[self.compute] * self.axes[-1].in_extent
+        """Of the row of zeros, and of what lies before it."""
+        return BEFORE_ZEROS + SIZES[self.compute] * self.axes[-1].in_extent
 
     @property
     def direct(self) -> bool:
