@@ -22,25 +22,26 @@ LONG, LONG_NARROW = 3, 4  # vectors, of which rows of windows that are met again
 
 def short_data_pays(p: ConvProblem, axes: Sequence[GatherAxis], lanes: int) -> bool:
     """For X or Y."""
-    inner = axes[-1]
-    if prod(p.taps) > MOST_TAPS * prod(len(axis.phases) for axis in axes) or (
-        inner.count <= lanes and inner.in_step > 1
-    ):
+    inner, taps, phases = axes[-1], prod(p.taps), prod(len(axis.phases) for axis in axes)
+    alone, strided = inner.count <= lanes, inner.in_step > 1
+    if taps > MOST_TAPS * phases or (alone and (strided or (p.rank > 2 and taps > MOST_TAPS))):
         return False
     if not is_narrow(p):
         return True
-    if prod(p.taps) > MOST_NARROW_TAPS or p.rank > 2 or inner.count <= lanes:
+    if taps > MOST_NARROW_TAPS or p.rank > 2 or alone:
         return False
-    return inner.taps <= inner.in_step if inner.in_step > 1 else p.dtype == "f16" or inner.out_step > 1
+    return inner.taps <= inner.in_step if strided else p.dtype == "f16" or inner.out_step > 1
 
 
 def short_weights_pay(p: ConvProblem, lanes: int) -> bool:
     """For W."""
+    stride, windows = p.stride[-1], p.y_extent[-1]
     if prod(p.taps[-2:]) > MOST_SUMS:
         return False
     if is_narrow(p):
-        alone = p.taps[-1] <= p.stride[-1] > 1  # each number is read for one tap
-        long = p.dtype == "f16" and p.stride[-1] == 1 and p.y_extent[-1] > LONG_NARROW * lanes
-        return p.rank == 2 and (alone or long)
-    long = p.dtype == "f32" and p.y_extent[-1] > LONG * lanes
-    return p.rank == 2 or prod(p.taps) <= MOST_TAPS or p.stride[-1] > 1 or long
+        once = p.taps[-1] <= stride > 1  # each number is read for one tap
+        long = p.dtype == "f16" and stride == 1 and windows > LONG_NARROW * lanes
+        return p.rank == 2 and (once or long)
+    if p.rank == 2 or prod(p.taps) <= MOST_TAPS or stride > 2:
+        return True
+    return windows > lanes if stride > 1 else p.dtype == "f32" and windows > LONG * lanes
