@@ -109,7 +109,7 @@ def _never_adds(plain, self, b, value, dst, count=None):
 
 def _rounds_twice(plain, self, b, value, dst, count=None):
     if self.accumulate and value.type == "float" and self.dst_dtype in ("bf16", "f16"):
-        value = self.isa._widen(b, self.dst_dtype, self.isa.narrow(b, self.dst_dtype, value))
+        value = self.isa.widen(b, self.dst_dtype, self.isa.narrow(b, self.dst_dtype, value))
     plain(self, b, value, dst, count)
 
 
