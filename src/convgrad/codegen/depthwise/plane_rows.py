@@ -55,7 +55,7 @@ class PlaneRowOutputs(PlaneOutputs):
         alone, halves = len(plan.axes[-2].phases) == 1, self.reads.halves
         # next to integers that round all sums spill, and many take long to be stored; else it gains nothing
         self.early = (
-            not self.isa.masks
+            not plan.masks
             or (halves and alone and not self.isa.bfloat)
             or (plan.sums > MANY and p.out_dtype == plan.compute)
         )

@@ -7,7 +7,7 @@ from math import prod
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import GatherAxis, gather_axes
-from convgrad.plan.costs import LINE, MOVE
+from convgrad.plan.costs import MOVE
 from convgrad.plan.depthwise.plane_costs import (
     FAR,
     MOST_PHASES,
@@ -18,6 +18,7 @@ from convgrad.plan.depthwise.plane_costs import (
     WHOLE,
     crossing_cycles,
     even_rows,
+    has_masks,
     plane_blocks,
     rows_met,
     slides_pay,
@@ -59,7 +60,7 @@ def plane_data_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     plan = PlaneDataPlan(
         problem=problem, isa=machine.isa, compute=compute, lanes=lanes, axes=axes, rows=1, vectors=1, tap_rows=1,
-        slid=(), block=(*(1,) * (len(axes) - 1), lanes), run=1, masks=machine.lanes_f32 * 4 == LINE,
+        slid=(), block=(*(1,) * (len(axes) - 1), lanes), run=1, masks=has_masks(machine),
     )  # fmt: skip
     found = _with_tile(plan, _tiles(axes, machine.registers, lanes, phases))
     if found is None:

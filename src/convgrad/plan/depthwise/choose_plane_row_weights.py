@@ -7,7 +7,7 @@ from math import prod
 from typing import TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
-from convgrad.plan.costs import LINE, MOVE
+from convgrad.plan.costs import MOVE
 from convgrad.plan.depthwise.choose_plane_rows import (
     CROSSING,
     MOST_PRODUCTS,
@@ -17,14 +17,13 @@ from convgrad.plan.depthwise.choose_plane_rows import (
     STORE,
     TILE,
     WAITING,
-    has_masks,
     in_rows,
     is_spread,
     loads,
     picked,
     pieces_of,
 )
-from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows
+from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows, has_masks
 from convgrad.plan.depthwise.plane_row_weights import PlaneRowWeightsPlan
 from convgrad.plan.depthwise.plane_rows import is_large, is_narrow, run_bases, whole_vectors
 from convgrad.plan.depthwise.short_rows import short_weights_pay
@@ -52,7 +51,8 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
     lanes = machine.lanes_f32 * 4 // SIZES[compute]
     axes = window_axes(p)
     row, inner = axes[-2:]
-    if row.taps * inner.taps > MOST_SUMS or not (has_masks(machine) or short_weights_pay(p, lanes)):
+    masks = has_masks(machine)
+    if row.taps * inner.taps > MOST_SUMS or not (masks or short_weights_pay(p, lanes)):
         return
     width = -(-inner.windows // lanes) * lanes
     outer = (1, *(axis.windows for axis in axes[1:-2]))
@@ -72,21 +72,14 @@ def plane_row_weights_candidates(problem: ConvProblem, machine: Machine) -> Iter
             found.append((_weights_cycles(one), one))
     if found:
         cycles, plan = min(found, key=lambda candidate: candidate[0])
-        yield cycles, in_chunks(_windows_in_pairs(plan))
+        yield cycles, in_chunks(_windows_in_pairs(plan) if masks else plan)
 
 
 def _windows_in_pairs(plan: PlaneRowWeightsPlan) -> PlaneRowWeightsPlan:
     """bf16 read two by two, where no lane is wasted."""
     inner, pair = plan.axes[-1], 2 * plan.lanes
     width = -(-inner.windows // pair) * pair
-    short = SIZES[plan.compute] * plan.lanes < LINE
-    if (
-        plan.problem.dtype != "bf16"
-        or short
-        or inner.stride != 1
-        or inner.windows % 2
-        or width > MOST_WIDER * plan.block[-1]
-    ):
+    if plan.problem.dtype != "bf16" or inner.stride != 1 or inner.windows % 2 or width > MOST_WIDER * plan.block[-1]:
         return plan
     return replace(plan, pairs=True, block=(*plan.block[:-1], width))
 

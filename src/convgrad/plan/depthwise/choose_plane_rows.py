@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from convgrad.dtypes import COMPUTE, SIZES
 from convgrad.plan.axes import gather_axes, in_pairs
-from convgrad.plan.costs import LINE, MOVE
-from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows
+from convgrad.plan.costs import MOVE
+from convgrad.plan.depthwise.plane_costs import MOST_PHASES, even_rows, has_masks
 from convgrad.plan.depthwise.plane_rows import (
     PlaneRowsPlan,
     is_large,
@@ -117,11 +117,6 @@ def in_rows(p: ConvProblem, machine: Machine, most: int = MOST_TAPS) -> bool:
     if p.x_strides[-1] != 1 or p.y_strides[-1] != 1 or 0 in p.shapes["x"] + p.shapes["y"] + p.taps:
         return False
     return prod(p.taps[-2:]) <= most and p.taps[-1] <= MOST_COLUMNS
-
-
-def has_masks(machine: Machine) -> bool:
-    """Whether instructions take masks: those whose vectors are as long as lines."""
-    return machine.lanes_f32 * 4 == LINE
 
 
 def is_spread(

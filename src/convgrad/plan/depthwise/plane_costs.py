@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from convgrad.plan.costs import LINE
+from convgrad.plan.machine import Machine
 from convgrad.problem.conv import Ints
 
 SLAB_BYTES = 40 * 1024  # of the rows that are multiplied at a time, which stay in L1
@@ -15,6 +16,11 @@ MOST_PHASES = 4  # of a row, which vectors are taken apart into
 WHOLE, CROSSING = 0.5, 1.9  # cycles of a vector from L1 that lies in one line, or in two
 ROW = 3.5  # cycles to begin to copy a row
 FAR = 0.8  # of the arithmetic, more where slabs outgrow L1
+
+
+def has_masks(machine: Machine) -> bool:
+    """Whether instructions take masks: those whose vectors are as long as lines."""
+    return machine.lanes_f32 * 4 == LINE
 
 
 def slides_pay(vector_bytes: int) -> bool:
