@@ -1,4 +1,4 @@
-"""Y of windows that are whole images: rows of images times rows of weights, as both lie, lanes added at the end."""
+"""X or Y of windows that are whole images: rows of what is given times rows of weights, lanes added at the end."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from codegen.matrix_checks import check_one_number, run
 from codegen.random_problems import check_plan
 from convgrad.codegen.lower import lower
 from convgrad.plan import along
-from convgrad.plan.along import multiplies_rows
+from convgrad.plan.along import multiplies_rows, row_length
 from convgrad.plan.by_dots.dot_row_products import DotRowProductsPlan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.in_place.row_products import RowProductsPlan
@@ -20,7 +20,7 @@ from convgrad.plan.machine import available_isas, machine_for
 from convgrad.problem.conv import Unknown
 
 ISAS = [isa for isa in ("avx512", "avx2", "portable") if isa in available_isas()]
-# batch, groups, channels of x and y, taps
+# batch, groups, channels given and solved for, taps
 SHAPES = {
     "one image": (1, 1, 64, 37, (4, 4)),
     "one image, one channel": (1, 1, 40, 1, (4, 4)),
@@ -31,12 +31,30 @@ SHAPES = {
     "many tasks of a group": (2, 2, 32, 90, (2, 2, 2)),
     "several pieces": (9, 1, 603, 33, (4, 2)),
 }
+OF_X = {
+    "one image, of X": (1, 1, 300, 37, (4, 4)),
+    "one image, one tap, of X": (1, 1, 140, 41, (1, 1)),
+    "tiles that begin early, of X": (11, 1, 180, 23, (2, 2)),
+    "several blocks of images, of X": (150, 1, 128, 10, (1, 1)),
+    "groups, of X": (5, 3, 160, 9, (1,)),
+    "many tasks of a group, of X": (2, 2, 136, 90, (1, 1, 1)),
+    "several pieces, of X": (9, 1, 1303, 33, (2,)),
+}
+CASES = {name: (Unknown.Y, *shape) for name, shape in SHAPES.items()} | {
+    name: (Unknown.X, *shape) for name, shape in OF_X.items()
+}
 
 
-def problem_of(batch, groups, given, solved, taps, **more):
-    """Dense, with channels first."""
-    sizes = {"channels": (given, solved), "groups": groups, "batch": batch}
-    return dense_problems.problem_of(Unknown.Y, taps, (1,) * len(taps), taps, **sizes, **more)
+def of_either(unknown, batch, groups, given, solved, taps, **more):
+    """Dense, Y with channels first, X with channels last: the rows of weights are made of channels of y."""
+    channels, layout = ((given, solved), "NCX") if unknown is Unknown.Y else ((solved, given), "NXC")
+    sizes = {"channels": channels, "groups": groups, "batch": batch, "layout": layout}
+    return dense_problems.problem_of(unknown, taps, (1,) * len(taps), taps, **sizes, **more)
+
+
+def problem_of(*shape, **more):
+    """Of Y."""
+    return of_either(Unknown.Y, *shape, **more)
 
 
 def plan_of(problem, isa):
@@ -45,7 +63,7 @@ def plan_of(problem, isa):
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", CASES)
 def test_every_shape(name, isa, monkeypatch):
     """With a bias, in tiles, blocks, pieces and shares of other sizes; rows of 16 bits are longer, else."""
     monkeypatch.setattr(along, "LONG_ROW", 0)
@@ -53,7 +71,7 @@ def test_every_shape(name, isa, monkeypatch):
     rng, machine = np.random.default_rng(len(name)), machine_for(isa)
     found = 0
     for seed, dtype in enumerate(("f32", "f32", *(["f32"] if isa == "avx512" else []), "f16", "bf16")):
-        problem = problem_of(*SHAPES[name], bias=seed in (1, 3), bias_stride=1 + seed, dtype=dtype, out_dtype=dtype)
+        problem = of_either(*CASES[name], bias=seed in (1, 3), bias_stride=1 + seed, dtype=dtype, out_dtype=dtype)
         plan = plan_of(problem, isa)
         if plan is None:
             assert not multiplies_rows(problem, machine.lanes_f32)
@@ -70,8 +88,7 @@ def test_every_shape(name, isa, monkeypatch):
         )  # fmt: skip
         for one in (plan, other):
             check_plan(problem, one, machine, seed, low=bool(seed % 2))
-    _, _, given, _, taps = SHAPES[name]
-    assert found or (isa != "avx512" and given * np.prod(taps) % machine.lanes_f32), "without masks, whole vectors"
+    assert found or (isa != "avx512" and row_length(problem) % machine.lanes_f32), "without masks, whole vectors"
 
 
 @pytest.mark.parametrize("isa", ISAS)
@@ -153,7 +170,7 @@ def test_what_it_is_for():
     assert multiplies_rows(problem_of(1, 1, 128, 5, (1,)), 16)
     assert not multiplies_rows(problem_of(1, 1, 127, 5, (1,)), 16)
     assert not multiplies_rows(problem_of(1, 1, 129, 5, (1,)), 8), "without masks"
-    assert not multiplies_rows(replace(problem, unknown=Unknown.X), 16)
+    assert not multiplies_rows(replace(problem, unknown=Unknown.X), 16), "lanes along channels of x"
     assert not multiplies_rows(replace(problem, accumulate=True), 16)
     assert not multiplies_rows(replace(problem, dtype="f16"), 16), "f32 of f16"
     assert not multiplies_rows(replace(problem, pad_low=(1, 0)), 16)
@@ -162,6 +179,26 @@ def test_what_it_is_for():
     assert not multiplies_rows(replace(problem, y_extent=(1, 2), x_extent=(4, 5)), 16)
     assert not multiplies_rows(replace(problem, w_strides=(1600, 1, 80, 20, 5)), 16), "lanes along channels of y"
     assert not multiplies_rows(replace(problem, x_strides=(320, 320, 1, 80, 20)), 16), "channels last on one side"
+    assert not multiplies_rows(replace(problem, unknown=Unknown.W), 16)
+
+
+def test_what_it_is_for_of_x():
+    """Rows of weights along channels of y, whatever the batch is; patches have the order of larger images."""
+    problem = of_either(Unknown.X, 4, 1, 128, 5, (4, 4))
+    assert multiplies_rows(problem, 16)
+    assert multiplies_rows(replace(problem, batch=1, stride=(3, 1)), 16)
+    assert not multiplies_rows(of_either(Unknown.X, 4, 1, 127, 5, (4, 4)), 16)
+    for channels, long in ((120, False), (128, True)):
+        assert multiplies_rows(of_either(Unknown.X, 4, 1, channels, 5, (1, 1)), 8) is long
+    assert not multiplies_rows(replace(problem, stride=(4, 1)), 16), "windows of larger images are side by side"
+    assert not multiplies_rows(replace(problem, bias=True), 16), "one number of a bias for all taps"
+    assert multiplies_rows(of_either(Unknown.X, 4, 1, 128, 5, (1, 1), bias=True), 16)
+    assert not multiplies_rows(replace(problem, accumulate=True), 16)
+    assert not multiplies_rows(replace(problem, y_extent=(1, 2), x_extent=(4, 5)), 16)
+    assert not multiplies_rows(replace(problem, w_strides=(10240, 80, 1, 2560, 640)), 16), "rows of channels of x"
+    assert not multiplies_rows(of_either(Unknown.X, 4, 2, 128, 5, (4, 4)), 16), "between taps are other groups"
+    found = {type(plan) for plan in variants(problem, machine_for("portable"))}
+    assert RowProductsPlan in found
 
 
 def test_what_has_a_unit_is_left_to_it():
@@ -180,11 +217,11 @@ def test_what_has_a_unit_is_left_to_it():
 
 
 def in_bf16(name, **more):
-    return replace(problem_of(*SHAPES[name], **more), dtype="bf16", out_dtype="bf16")
+    return replace(of_either(*CASES[name], **more), dtype="bf16", out_dtype="bf16")
 
 
 @needs_dots
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", CASES)
 def test_every_shape_by_dots(name):
     """As planned, and in tiles, blocks, pieces and shares of other sizes, with a bias and in f32; exactly."""
     rng, machine = np.random.default_rng(len(name)), machine_for(HERE[-1])
@@ -192,7 +229,7 @@ def test_every_shape_by_dots(name):
     plan = plan_of(problem, HERE[-1])
     assert type(plan) is DotRowProductsPlan
     check_plan(problem, plan, machine)
-    problem = replace(problem, bias=True, bias_stride=2, out_dtype="f32")
+    problem = replace(problem, bias=name in SHAPES, bias_stride=2, out_dtype="f32")
     rows, columns = (int(rng.integers(1, most + 1)) for most in (min(3, plan.axes[-1].count), plan.width))
     other = replace(
         plan_of(problem, HERE[-1]), tile=(1, rows), block=(1, 2 * rows), width=columns, blocks_per_task=2,
@@ -203,16 +240,17 @@ def test_every_shape_by_dots(name):
 
 @needs_dots
 @pytest.mark.parametrize("tile", ["all images", "some"])
-def test_every_number_is_watched_by_dots(tile):
+@pytest.mark.parametrize("shape", [(Unknown.Y, 3, 2, 35, 3, (2, 2)), (Unknown.X, 3, 2, 140, 3, (1,))])
+def test_every_number_is_watched_by_dots(shape, tile):
     """Whether tiles look at weights or something after them, in pieces, in what is left of a row, in any task."""
-    problem = replace(problem_of(3, 2, 35, 3, (2, 2)), dtype="bf16", out_dtype="bf16")
+    problem = replace(of_either(*shape), dtype="bf16", out_dtype="bf16")
     plan = plan_of(problem, EMULATED)
     some = {"width": 2, "blocks_per_task": 1, "tile": (1, 2), "block": (1, 2), "piece": 1}
     plan = plan if tile == "all images" else replace(plan, **some)
     assert plan.looks_as_it_reads == (tile == "all images")
     module = lower(plan)
     made = module, load_here(module, machine_for(EMULATED))
-    ones = {name: np.ones(shape) for name, shape in plan.problem.shapes.items() if name != "y"}
+    ones = {name: np.ones(size) for name, size in plan.problem.shapes.items() if name != problem.solved}
     assert not run(plan, ones, made=made)[1]
     for name, values in ones.items():
         for place in range(values.size):

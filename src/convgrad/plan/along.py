@@ -29,6 +29,7 @@ GAIN_IN_LOTS, GAIN_IN_FULL = 0.9, 1.05  # by multiply-adds, from which these are
 WEIGHTS_IN_LOTS = 131072  # for so many, which no longer are in L1, the gain is to be larger by one
 MOST_MET = 16384  # numbers that an output is made of, for which a slab of all channels stays in L2
 LEAST_ROW = 8  # vectors of an image that is a window, from where on adding lanes does not matter
+LEAST_ROW_FOR_X = 128  # numbers, likewise of channels of y
 MOST_SUMS = 24  # of a tile, of channels that are too many to be summed at once
 MOST_WRITTEN = 256  # multiply-adds of a step, of all taps of a row, that are written out
 
@@ -57,7 +58,7 @@ def lanes_sum(
     if alone and (plain or lanes >= LEAST_WIDENED) and adds_runs(p, lanes):
         return Along.RUNS
     least = LONG_ROW if p.dtype == "bf16" or lanes >= LEAST_WIDENED else LONG_HALVES
-    long = plain or p.x_channels * prod(p.taps) >= least * lanes
+    long = plain or row_length(p) >= least * lanes
     rows = (alone and long) or (dots and p.dtype == "bf16")
     if whole and rows and multiplies_rows(p, lanes):
         return Along.ROWS
@@ -138,13 +139,15 @@ def adds_runs(p: ConvProblem, lanes: int) -> bool:
 
 
 def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
-    """Whether Y is summed in vectors along channels and taps, lanes at the very end: where a window is an image.
+    """Whether Y or X is summed in vectors along a row of weights, lanes at the very end: where a window is an image.
 
-    Rows of the image and of the weights are read as they lie then, whole. Not of windows that do not overlap: patches
-    are what larger images are cut into.
+    Rows of what is given, for Y channels and taps, for X channels, and of the weights are read as they lie then, whole.
+    Not of windows that do not overlap: patches are what larger images are cut into.
     """
     known = p.dtype == p.out_dtype != "f64" or p.dtype == "bf16"
-    plain = p.unknown is Unknown.Y and known and not p.accumulate
+    solves_y, solves_x = p.unknown is Unknown.Y, p.unknown is Unknown.X
+    plain = solves_y or (solves_x and not (p.bias and prod(p.taps) > 1))  # of which a bias has one for many
+    plain = plain and known and not p.accumulate
     if not plain or 0 in (p.batch, p.x_channels, p.y_channels, *p.x_extent):
         return False
     if any(
@@ -154,7 +157,14 @@ def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
     if any(s >= taps > 1 for s, taps in zip(p.stride, p.taps, strict=True)):
         return False
     row = with_taps_merged(p)
-    along = row.x_strides[2] == row.w_strides[2] == row.y_strides[2] == 1 and set(row.taps) == {1}
+    steps = {row.x_strides[2], row.w_strides[2 if solves_y else 1], row.y_strides[2]}
     # where vectors are not lines there are no masks to speak of
-    whole = row.x_channels % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE
-    return along and whole and row.x_channels >= LEAST_ROW * lanes
+    length = row_length(p)
+    whole = length % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE
+    long = length >= (LEAST_ROW * lanes if solves_y else max(LEAST_ROW * lanes, LEAST_ROW_FOR_X))
+    return steps == {1} == set(row.taps) and whole and long
+
+
+def row_length(p: ConvProblem) -> int:
+    """Numbers that an output is made of where a window is an image."""
+    return p.x_channels * prod(p.taps) if p.unknown is Unknown.Y else p.y_channels

@@ -15,8 +15,9 @@ they are written out, else tap by tap; then lanes are added, by halves (`lane_su
 Where channels solved for would leave lanes empty and windows are apart by strides (`along.adds_runs`), a lane sums
 every so many-th number of what a row of taps meets, row by row; then lanes are added (`run_sums.py`).
 
-Where a window is the whole image, without padding, and image and weights lie in memory alike (`along.multiplies_rows`),
-a lane sums every so many-th number of that run, in the order of memory; then lanes are added (`row_products.py`).
+Where a window is the whole image, without padding, and what is given lies in memory as a row of weights does
+(`along.multiplies_rows`), for Y that is channels and taps, for X channels, a lane sums every so many-th number of that
+run, in the order of memory; then lanes are added (`row_products.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, vector_of
 from convgrad.codegen.isa.base import STORAGE
 from convgrad.codegen.isa.dots import PAIR, WORDS
-from convgrad.codegen.loops.lanes import lane_origin
+from convgrad.codegen.loops.lanes import lane_origin, weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.stages import Places
 from convgrad.codegen.watch.pair_watch import WatchedPairs
@@ -27,16 +27,17 @@ class DotRowProductsStages(WatchedPairs, RowProductsStages):
     ) -> None:  # fmt: skip
         """At weights, which the tiles have left in L1, unless these looked; at images with the first block of lanes."""
         plan, p, (group, block), (start, number) = self.plan, self.plan.problem, which, piece
-        begin = b.mul(number, plan.piece * plan.in_vector)
-        weights = b.at(at.w, b.add(lane_origin(plan, b, group, block, *p.w_strides[:2]), begin), KIND)
-        rows = [b.at(weights, j * p.w_strides[1], KIND) for j in range(plan.width)]
+        begin, (group_step, step, _) = b.mul(number, plan.piece * plan.in_vector), weights_steps(plan)
+        weights = b.at(at.w, b.add(lane_origin(plan, b, group, block, group_step, step), begin), KIND)
+        rows = [b.at(weights, j * step, KIND) for j in range(plan.width)]
         self._look_along(b, "w", rows, ends=ends, whole=not plan.looks_as_it_reads)
         with b.when(b.compare("eq", block, 0)):
-            images = b.at(at.x, b.add(b.mul(group, p.x_strides[1]), begin), KIND)
+            name, strides = p.given, p.strides[p.given]
+            images = b.at(at.of(name), b.add(b.mul(group, strides[1]), begin), KIND)
             last = b.minimum(b.add(start, plan.block[-1]), plan.axes[-1].count)
             b.loop(
                 start, last,
-                lambda i, _: self._look_along(b, "x", [b.at(images, b.mul(i, p.x_strides[-1]), KIND)], ends=ends),
+                lambda i, _: self._look_along(b, name, [b.at(images, b.mul(i, strides[-1]), KIND)], ends=ends),
                 name="images",
             )  # fmt: skip
 

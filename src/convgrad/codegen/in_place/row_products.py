@@ -11,7 +11,7 @@ from convgrad.codegen.general.data import DataStages
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Index, Value, index, lanes_of
 from convgrad.codegen.isa.base import STORAGE, shuffle
-from convgrad.codegen.loops.lanes import lane_origin
+from convgrad.codegen.loops.lanes import lane_origin, weights_steps
 from convgrad.codegen.microkernels.contract import Tile
 from convgrad.codegen.microkernels.reduction import Reduction
 from convgrad.codegen.module import round64
@@ -100,19 +100,21 @@ class RowProductsStages(DataStages):
             beyond = steps * plan.in_vector
             a, x = (b.at(side, beyond, STORAGE[p.dtype]) for side in (a, x))
             values = part.sum(b, a, x, values, [])
-        place = b.add(lane_origin(plan, b, group, block, *p.y_strides[1:3]), b.mul(image, p.y_strides[-1]))
-        self._finish(b, b.at(at.y, place, STORAGE[p.out_dtype]), values)
+        strides = p.strides[p.solved]
+        place = b.add(lane_origin(plan, b, group, block, *strides[1:3]), b.mul(image, strides[-1]))
+        self._finish(b, b.at(at.of(p.solved), place, STORAGE[p.out_dtype]), values)
 
     def _images_at(self, b: Builder, at: Places, group: Index, image: Index, piece: Index) -> Value:
         """The piece of a row of an image."""
         p = self.plan.problem
-        row = b.dot([(group, p.x_strides[1]), (image, p.x_strides[-1])])
-        return b.at(at.x, b.add(row, b.mul(piece, self._long)), STORAGE[p.dtype])
+        strides = p.strides[p.given]
+        row = b.dot([(group, strides[1]), (image, strides[-1])])
+        return b.at(at.of(p.given), b.add(row, b.mul(piece, self._long)), STORAGE[p.dtype])
 
     def _weights_at(self, b: Builder, at: Places, group: Index, block: Index, piece: Index) -> Value:
         """The piece of the first row of weights of a block of lanes."""
         p = self.plan.problem
-        row = lane_origin(self.plan, b, group, block, *p.w_strides[:2])
+        row = lane_origin(self.plan, b, group, block, *weights_steps(self.plan)[:2])
         return b.at(at.w, b.add(row, b.mul(piece, self._long)), STORAGE[p.dtype])
 
     def _widened(self, b: Builder, at: Places) -> tuple[Value, Value]:
@@ -129,11 +131,12 @@ class RowProductsStages(DataStages):
         first = self._first_image(b, start)
         count = b.minimum(b.sub(plan.axes[-1].count, first), plan.block[-1])
         source = self._images_at(b, at, group, first, piece)
-        self._widen(b, source, self._widened(b, at)[0], count, plan.problem.x_strides[-1], ends=ends)
+        self._widen(b, source, self._widened(b, at)[0], count, self._image_step, ends=ends)
 
     def _widen_weights(self, b: Builder, at: Places, which: tuple[Index, Index], piece: Index, *, ends: bool) -> None:
         source = self._weights_at(b, at, *which, piece)
-        self._widen(b, source, self._widened(b, at)[1], self.plan.width, self.plan.problem.w_strides[1], ends=ends)
+        step = weights_steps(self.plan)[1]
+        self._widen(b, source, self._widened(b, at)[1], self.plan.width, step, ends=ends)
 
     def _widen(self, b: Builder, source: Value, target: Value, rows: Index, step: int, *, ends: bool) -> None:
         """Whole vectors of the piece of some rows."""
@@ -141,6 +144,12 @@ class RowProductsStages(DataStages):
         copy = Copy(isa=self.isa, compute=plan.compute, src_dtype=plan.problem.dtype, dst_dtype=plan.compute)
         along = Dim(self.steps(ends=ends) * plan.in_vector, 1, 1)
         copy.emit(b, source, target, [Dim(rows, step, self._long), along])
+
+    @property
+    def _image_step(self) -> int:
+        """From a row of what is given to the next."""
+        p = self.plan.problem
+        return p.strides[p.given][-1]
 
     @property
     def _long(self) -> int:
@@ -166,13 +175,13 @@ class RowProductsStages(DataStages):
         """
 
     def _shape(self) -> Tile:
-        plan, p = self.plan, self.plan.problem
-        rows, columns = plan.tile[-1], plan.width
+        plan, p, step = self.plan, self.plan.problem, self._image_step
+        rows, columns, column_step = plan.tile[-1], plan.width, weights_steps(self.plan)[1]
         return Tile(
             isa=self.isa, compute=plan.compute, a_vector=True, a_shared=True, ahead=plan.fetched_ahead,
             a_dtype=p.dtype, b_dtype=p.dtype,
-            rows=tuple(range(0, rows * p.x_strides[-1], p.x_strides[-1]) if p.x_strides[-1] else [0] * rows),
-            columns=tuple(j * p.w_strides[1] for j in range(columns)),
+            rows=tuple(i * step for i in range(rows)),
+            columns=tuple(j * column_step for j in range(columns)),
             c_rows=tuple(range(0, rows * columns * plan.lanes, columns * plan.lanes)),
             c_columns=tuple(range(0, columns * plan.lanes, plan.lanes)),
         )  # fmt: skip
@@ -205,7 +214,7 @@ class RowProductsStages(DataStages):
     def _finish(self, b: Builder, target: Value, sums: Sequence[Value]) -> None:
         """Lanes are added, those of as many images at once as fit a vector; channels lie side by side."""
         plan, p, width = self.plan, self.plan.problem, self.plan.width
-        together, step = plan.lanes // width, p.y_strides[-1]
+        together, step = plan.lanes // width, p.strides[p.solved][-1]
         for row in range(0, plan.tile[-1], together):
             some = sums[row * width : (row + together) * width]
             added = lanes_added(b, some)

@@ -1,4 +1,4 @@
-"""Y of windows that are whole images, by dot products: rows of bf16 against rows of bf16, as both lie."""
+"""X or Y of windows that are whole images, by dot products: rows of bf16 against rows of bf16, as both lie."""
 
 from __future__ import annotations
 

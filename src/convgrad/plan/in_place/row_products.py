@@ -1,4 +1,4 @@
-"""Y of windows that are whole images: rows of the images against rows of the weights, as both lie, added at the end."""
+"""X or Y of windows that are whole images: rows of what is given times rows of weights, as both lie."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TASKS = 8  # each of which reads all of its images
 
 @frozen(kw_only=True)
 class RowProductsPlan(DataPlan):
-    """A DataPlan whose tiles are images against channels of y, each sum a vector whose lanes are added at the end.
+    """A DataPlan whose tiles are images against channels solved for, each sum a vector, lanes added at the end.
 
-    There is one tap, and one position of an image: taps are channels. Rows are cut into pieces; a task takes all of its
-    tiles through a piece before the next, and keeps their sums in memory meanwhile.
+    There is one tap, and one position of an image: taps are channels of x. Rows are cut into pieces; a task takes all
+    of its tiles through a piece before the next, and keeps their sums in memory meanwhile.
     """
 
     KIND = "along channels and taps of whole images, added at the end"
@@ -133,9 +133,8 @@ class RowProductsPlan(DataPlan):
         p = self.problem
         assert self.reads_in_place
         assert self.reads_weights
-        assert self.solves_y
         assert p.taps == (1,)
-        assert p.x_strides[2] == p.w_strides[2] == p.y_strides[2] == 1
+        assert p.x_strides[2] == p.w_strides[2 if self.solves_y else 1] == p.y_strides[2] == 1
         assert self.width <= min(self.lanes, self.out_channels)
         assert self.tile[-1] <= self.axes[-1].count
         assert self.pieces == 1 or self.vectors
