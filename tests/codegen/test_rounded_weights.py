@@ -79,7 +79,7 @@ def test_rounded_tiles_go_past_the_caches_by_whole_vectors(problem, dtype, isa, 
         plan = check_rounded(problem, isa, low)
     two = 2 * plan.lanes
     lines = plan.vectors % 2 == 0 and problem.y_channels % two == problem.y_channels * problem.x_channels % two == 0
-    assert plan.past_caches == (plan.rounds and lines)
+    assert plan.past_caches == (plan.rounds and lines and isa == "avx512")
     assert ("!nontemporal" in lower(plan).ir) == (plan.past_caches and ISAS[isa].streams)
 
 

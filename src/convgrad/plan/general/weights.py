@@ -19,7 +19,7 @@ NEAR_BYTES = 1024 * 1024  # of x and y, that L2 holds
 KEPT_BYTES = 3 * 1024 * 1024  # of x and y, that stay in L2 by themselves
 PAST_CACHES_BYTES = 4 * 1024 * 1024  # of weights, from which they are not fetched before they are written
 MET_BYTES = 76 * 1024  # of the lanes of several blocks that every tile of rows, which take twice as much, reads again
-SLOW_WINDOWS = 64  # that a weight is a sum of, from which on tiles write parts of lines slowly enough for memory
+SLOW_WINDOWS = 64  # that a weight is a sum of, from which on runs of taps and lanes leave slowly enough for memory
 BIAS_UNIT = 16  # numbers, which are cache lines in either arithmetic type
 FINISH_NUMBERS = 16 * 1024  # sums that one task of the second stage turns into weights, where taps are not too many
 NEAR_NUMBERS = 4 * 1024  # sums of some rows and all their taps that L1 keeps until they are weights
@@ -269,17 +269,15 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def past_caches(self) -> bool:
-        """Whether weights go to memory at once, where the instruction set can: whole vectors, more than L2 holds.
+        """Whether weights go to memory at once, where the instruction set can: vectors as long as lines, many of them.
 
-        Those of 16 bits are whole vectors of two vectors of sums.
+        Those of 16 bits are made of two vectors of sums. Shorter vectors would leave parts of lines.
         """
         p = self.problem
         steps = (p.w_strides[0], p.w_strides[2 if self.rows_shift else 1], *p.w_strides[3:])
         together = SIZES[self.compute] // SIZES[p.out_dtype]
         aligned = self.vectors % together == 0 and all(step % (together * self.lanes) == 0 for step in steps)
-        lines = SIZES[p.out_dtype] * self.width % LINE == 0 or p.batch * prod(p.y_extent) >= SLOW_WINDOWS
-        large = p.bytes_of("w") >= PAST_CACHES_BYTES
-        return self.straight and aligned and lines and large
+        return self.fills_lines and self.straight and aligned and p.bytes_of("w") >= PAST_CACHES_BYTES
 
     @property
     def turned_past_caches(self) -> bool:
