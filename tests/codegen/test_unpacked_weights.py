@@ -119,7 +119,8 @@ def test_fewer_tiles_do_of_weights_that_each_of_them_widens(dtype, isa):
         (4, 3, (512, 2048), "avx2", (False, 11, 64)),  # whose rows share too few places of L2 to be read as they lie
         (7, 3, (256, 512), "avx2", (False, 1, 128)),  # 4.5 MiB of weights, in 13 tasks
         (14, 3, (256, 256), "avx2", (False, 1, 256)),  # which L2 nearly holds
-        (2, 1, (1280, 1280), "avx2", (True, 1, 1280)),
+        (2, 1, (1000, 1280), "avx2", (True, 1, 1000)),
+        (2, 1, (1280, 1280), "avx2", (True, 7, 256)),  # rows in 1280 pages
     ],
 )
 def test_tasks_read_whole_lines_of_weights_from_memory(image, taps, channels, isa, expected):
@@ -129,3 +130,40 @@ def test_tasks_read_whole_lines_of_weights_from_memory(image, taps, channels, is
     plan = choose(replace(problem, w_strides=_with_lanes_last(problem)), machine_for(isa))
     assert (plan.reads_weights, plan.blocks_per_task, plan.i_block) == expected
     assert prod(plan.grid) >= 8 or plan.blocks_per_task == 1
+
+
+@pytest.mark.parametrize(
+    ("images", "channels", "isa", "expected"),  # weights as they lie, whether tasks pack them, channels at a time
+    [
+        (30, (2048, 1000), "avx2", (True, False, 256)),
+        (30, (1000, 1000), "avx2", (True, False, 1000)),  # in 1000 pages
+        (30, (2048, 1000), "avx512", (True, False, 2048)),  # of lines, which nobody has measured
+        (4, (4096, 500), "avx2", (True, False, 4096)),  # rows by twos in a page, of which one tile asks for each once
+        (30, (4096, 500), "avx2", (True, False, 256)),
+        (90, (2048, 2048), "avx2", (False, True, 256)),  # rows that push each other out of caches
+        (16, (2048, 2048), "avx2", (True, False, 256)),  # but for four tiles
+        (90, (1024, 1024), "avx2", (False, True, 1024)),  # that are near
+        (900, (2048, 1000), "avx2", (False, True, 2048)),  # many tiles, which read them packed
+        (300, (3000, 1001), "avx2", (True, False, 215)),  # what meets them stays in L2
+    ],
+)
+def test_rows_in_many_pages_are_read_some_at_a_time(images, channels, isa, expected):
+    """Each tile, or task that packs them, would look for all of those pages."""
+    problem = problem_of(Y, (1,), (1,), (1,), channels=channels, batch=images, layout="NXC")
+    problem = replace(problem, w_strides=_with_lanes_last(problem))
+    plan = choose(problem, machine_for(isa))
+    assert (plan.reads_weights, plan.packs_weights, plan.i_block) == expected
+
+
+@pytest.mark.parametrize("images", [3, 17])
+@pytest.mark.parametrize("channels", [(1030, 1030), (1040, 1536)])
+def test_runs_of_rows_in_many_pages(channels, images):
+    """Read or packed, of either unknown."""
+    problem = problem_of(Y, (1,), (1,), (1,), channels=channels, batch=images, layout="NXC")
+    problem = replace(problem, w_strides=_with_lanes_last(problem))
+    other = problem_of(X, (1,), (1,), (1,), channels=channels[::-1], batch=images, layout="NXC")
+    other = replace(other, w_strides=(0, channels[1], 1, 0))
+    for each in (problem, other):
+        plan = choose(each, machine_for("avx2"))
+        assert plan.i_blocks > 1
+        check_plan(each, plan, machine_for("avx2"), low=True)

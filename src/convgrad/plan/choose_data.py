@@ -16,10 +16,10 @@ from convgrad.plan.general.data_in_place import (
     reads_in_place,
     widened,
     widens_again,
-    with_weights_in_place,
     writes_in_place,
 )
 from convgrad.plan.general.room import roomy_first
+from convgrad.plan.general.weights_in_place import with_weights_in_place
 from convgrad.plan.machine import Machine
 from convgrad.plan.order import kind_and_run
 from convgrad.plan.shares import even_share

@@ -22,9 +22,10 @@ from convgrad.plan.general.block_costs import (
 )
 from convgrad.plan.general.bundles import bundled
 from convgrad.plan.general.data import DataPlan
-from convgrad.plan.general.data_in_place import outputs_near, with_weights_in_place, writes_in_place
+from convgrad.plan.general.data_in_place import outputs_near, writes_in_place
 from convgrad.plan.general.data_slab import FEW_ROWS
 from convgrad.plan.general.room import MOST_BYTES, roomy
+from convgrad.plan.general.weights_in_place import with_weights_in_place
 from convgrad.plan.shares import even_share
 from convgrad.problem.conv import Ints
 from convgrad.values import replace

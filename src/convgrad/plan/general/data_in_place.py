@@ -1,31 +1,17 @@
-"""What a DataPlan reads or writes where it lies in memory: the input, the output, the weights."""
+"""What a DataPlan reads or writes where it lies in memory: the input and the output; weights are a module beside."""
 
 from __future__ import annotations
 
 from math import gcd, prod
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.along import LEAST_WIDENED
-from convgrad.plan.costs import BEYOND_L2, LEAST_TASKS, LINE, MEMORY_BYTES, PAGE, SETS_BYTES, WAYS
-from convgrad.plan.general.data import KEPT_BYTES, DataPlan
+from convgrad.plan.costs import BEYOND_L2, LINE, MEMORY_BYTES, SETS_BYTES, WAYS
+from convgrad.plan.general.data import DataPlan
 from convgrad.plan.machine import Machine
-from convgrad.plan.shares import even_share
 from convgrad.values import replace
 
 LARGE = 16 * 2**20  # bytes of tensors that no cache of a core holds
 COLLIDING = 512  # bytes from a position to the next, or a multiple, of which a few fill all places of L1 for them
-CROWDED = 1024  # bytes from a row of weights to the next, or a multiple, likewise
-CROWDED_BYTES = (896 * 1024, 640 * 1024)  # from the first such row to the last that L2 keeps; of several taps
-FAR_TILES, FAR_BYTES = 30, 2 * 1024 * 1024  # up to which tiles, and so far apart, they are worth reading from L3
-FEW_TILES, FEW_TILES_OF_ROWS = 100, 50  # up to which tiles read weights as they lie; of several taps, or crowded
-FEW_TILES_OF_GROUPS = 4  # likewise, of groups whose rows are two lines at most; none where each is in a page of its own
-FEW_WIDENED = 30, 4  # likewise, of 16 bits, which each tile widens; of vectors shorter than lines
-FEW_AT_ONCE = 20  # of those that an instruction widens which hardly counts
-FEWEST_TILES = 8  # that read whole lines, even where rows push each other out: packing reads such rows as well
-ONCE_TILES, ONCE_ROWS = 3, 128  # likewise of shorter vectors, if rows are so many that they are on their way together
-ONCE_TILES_OF_TAPS = 6  # likewise of several taps, by tiles of a line and more, if L2 has places for these rows
-FAR_WEIGHTS = 4 * 1024 * 1024  # bytes of weights that tasks pack for themselves, and that come from beyond L2
-FAR_CROWDED = 8192  # bytes from a row of weights to the next, or a multiple, for which it has few
 NEAR_TILES, MANY_GROUPS = 4, 8  # of a block, at least, and from which on it matters
 WIDEST = 8  # vectors of channels side by side
 NEAR_BYTES = 192 * 1024  # of all channels of the outputs of a block, and of what they are made of, which stay in L2
@@ -137,68 +123,3 @@ def writes_in_place(plan: DataPlan) -> bool:
         side_by_side = (plan.out_channels == 1 or solved[2] == 1) and solved[1] == plan.out_channels
         return side_by_side and plan.lane_groups * plan.out_channels == plan.width and p.groups >= plan.lane_groups
     return solved[2] == 1 and plan.fills_vectors
-
-
-def with_weights_in_place(plan: DataPlan) -> DataPlan:
-    """The plan that reads weights as they lie, if too few tiles read one of them to make up for packing it.
-
-    Not where rows of weights push each other out of caches; shares of a run of channels may be few enough rows.
-    """
-    if not plan.may_read_weights:
-        return plan
-    p = plan.problem
-    row = SIZES[p.dtype] * p.w_strides[2 if plan.solves_y else 1]
-    tiles = prod(axis.tiles(size) for axis, size in zip(plan.axes, plan.tile, strict=True))
-    crowded, few = row % CROWDED == 0, tiles <= FEWEST_TILES and plan.fills_lines
-    room = FAR_BYTES if tiles <= FAR_TILES and plan.fills_lines else CROWDED_BYTES[plan.taps > 1]
-    most = FEW_TILES_OF_ROWS if crowded or plan.taps > 1 else FEW_TILES
-    if _scatters_weights(plan) and tiles > (0 if row % PAGE == 0 else FEW_TILES_OF_GROUPS):
-        return _lanes_together(plan)
-    if tiles > (most if p.dtype == plan.compute else _most_widened(plan)):
-        return _lanes_together(plan)
-    shares = (plan.i_block, plan.channel_unit) if plan.i_blocks > 1 and plan.taps > 1 else (plan.i_block,)
-    for share in shares:
-        if not crowded or few or row * plan.taps * share <= room:
-            return _lanes_together(replace(plan, reads_weights=True, packs_weights=False, i_block=share))
-    once = ONCE_TILES_OF_TAPS
-    if plan.taps == 1 or row % FAR_CROWDED == 0 or SIZES[p.dtype] * plan.width < LINE:
-        once = ONCE_TILES
-    if tiles <= once and plan.taps * plan.i_block >= ONCE_ROWS:
-        return _lanes_together(replace(plan, reads_weights=True, packs_weights=False))
-    return _lanes_together(plan)
-
-
-def _scatters_weights(plan: DataPlan) -> bool:
-    """Whether rows of weights are a few lines of a group each, at many taps: of vectors shorter than lines."""
-    p = plan.problem
-    return p.groups > 1 < plan.taps and not plan.fills_lines and SIZES[p.dtype] * plan.out_channels <= 2 * LINE
-
-
-def _lanes_together(plan: DataPlan) -> DataPlan:
-    """With more blocks of lanes in a task, while a few threads are evenly busy, and with fewer channels at a time.
-
-    Blocks that are not whole lines share some, and pages, with the next ones: these are near still. Of vectors as long
-    as lines nobody has measured it.
-    """
-    own = plan.packs_weights and plan.taps > 1 and plan.problem.dtype == plan.compute
-    if plan.fills_lines or plan.i_blocks == 1 or not (own or plan.reads_weights):
-        return plan
-    if plan.problem.bytes_of("w") <= (KEPT_BYTES if plan.reads_weights else FAR_WEIGHTS):
-        return plan
-    others = prod(plan.grid) // -(-plan.lane_blocks // plan.blocks_per_task)
-    for together in range(plan.lane_blocks, plan.blocks_per_task, -1):
-        tasks = others * -(-plan.lane_blocks // together)
-        if tasks >= 2 * LEAST_TASKS or (tasks >= LEAST_TASKS and tasks % 2 == 0):
-            share = plan.channel_unit if plan.taps > 1 else plan.i_block
-            return replace(plan, blocks_per_task=even_share(plan.lane_blocks, together), i_block=share)
-    return plan
-
-
-def _most_widened(plan: DataPlan) -> float:
-    """Tiles up to which each may widen the weights that it meets. Of shorter vectors a step has less arithmetic."""
-    if plan.fills_lines:
-        return FEW_WIDENED[0]
-    if plan.problem.dtype == "bf16" and plan.lanes < LEAST_WIDENED:
-        return FEW_AT_ONCE
-    met = prod(axis.visits(1) / max(1, axis.count) for axis in plan.axes)  # taps of an output that are not beside x
-    return FEW_WIDENED[1] * plan.taps / max(1.0, met)
