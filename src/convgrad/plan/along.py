@@ -11,7 +11,8 @@ from convgrad.problem.conv import ConvProblem, Unknown
 from convgrad.problem.simplify import with_taps_merged
 
 LEAST_GIVEN = 16  # channels that are many, whatever vectors hold
-LONG_ROW = 128  # vectors of a row of 16 bits, which is widened piece by piece: of shorter ones images may be many
+LONG_ROW = 64  # vectors of a row of 16 bits, which is widened piece by piece: of shorter ones images may be many
+LONG_ROW_OF_LINES = 128  # likewise, of vectors as long as lines
 LONG_HALVES = 512  # likewise of f16, in vectors so short that there may be no instruction for it
 LEAST_WIDENED = 8  # lanes of vectors that 16 bits are widened to by an instruction or two, again for every tile
 ROWS_ADDED = 3  # of a tile of sums whose lanes are added at the end, for which there should be registers
@@ -57,9 +58,7 @@ def lanes_sum(
     alone = plain or most is None  # else a unit has more arithmetic
     if alone and (plain or lanes >= LEAST_WIDENED) and adds_runs(p, lanes):
         return Along.RUNS
-    least = LONG_ROW if p.dtype == "bf16" or lanes >= LEAST_WIDENED else LONG_HALVES
-    long = plain or row_length(p) >= least * lanes
-    rows = (alone and long) or (dots and p.dtype == "bf16")
+    rows = (alone and (plain or row_length(p) >= _long_row(p, lanes))) or (dots and p.dtype == "bf16")
     if whole and rows and multiplies_rows(p, lanes):
         return Along.ROWS
     return Along.CHANNELS if few else None
@@ -163,6 +162,13 @@ def multiplies_rows(p: ConvProblem, lanes: int) -> bool:
     whole = length % lanes == 0 or lanes * SIZES[COMPUTE[p.dtype]] == LINE
     long = length >= (LEAST_ROW * lanes if solves_y else max(LEAST_ROW * lanes, LEAST_ROW_FOR_X))
     return steps == {1} == set(row.taps) and whole and long
+
+
+def _long_row(p: ConvProblem, lanes: int) -> int:
+    """Numbers of a row of 16 bits that is long enough for any number of images."""
+    if lanes * SIZES[COMPUTE[p.dtype]] == LINE:
+        return LONG_ROW_OF_LINES * lanes
+    return (LONG_ROW if p.dtype == "bf16" or lanes >= LEAST_WIDENED else LONG_HALVES) * lanes
 
 
 def row_length(p: ConvProblem) -> int:
