@@ -39,6 +39,7 @@ LOWERINGS = {
     "PointwisePlan": "in_place.flat_data.FlatStages",
     "FlatDataPlan": "in_place.flat_data.FlatStages",
     "DotDepthwisePlan": "by_dots.dot_depthwise.DotDepthwiseStages",
+    "CopiedRowsPlan": "depthwise.copied_rows.CopiedRowsStages",
     "DepthwiseDataPlan": "depthwise.depthwise_data.DepthwiseStages",
     "PhaseLanesPlan": "few_channels.phase_lanes.PhaseLanesStages",
     "RunSumsPlan": "few_channels.run_sums.RunSumsStages",

@@ -34,6 +34,7 @@ class DepthwiseSweep(Sweep):
     plan: DepthwiseDataPlan
     lanes: tuple[Index, Index]  # first block of groups, and the one behind the last
     begins: Value  # whether a tile is the first one of its rows
+    origin: Index = 0  # of the image in what is read
 
     def _tile(self, shape: tuple[int, ...]) -> Tile:
         """How sums begin and are stored: outputs of all phases, row by row."""
@@ -53,7 +54,7 @@ class DepthwiseSweep(Sweep):
 
     def run(self) -> None:
         """Outputs of the outer axes one by one, tiles of rows, tiles of columns."""
-        self._outer(0, 0, 0, 0, ())
+        self._outer(0, self.origin, 0, 0, ())
 
     def _outer(self, n: int, given: Index, solved: Index, tap: int, bounds: Bounds) -> None:
         """Axis n, with where in the input tap 0 and in the output a tile begins, that tap, and taps in the image."""
@@ -261,10 +262,15 @@ class DepthwiseStages(DataStages):
         lanes = first, b.minimum(b.add(first, plan.blocks_per_task), plan.lane_blocks)
         weights = b.at(at.shared, 0, self.kind)
         bias = bias_at(plan, b, at, 0, 0) if p.bias else None
-        sweep = self.sweep(plan, b, at.of(self.input), weights, at.of(self.output), bias, 1, starts, fresh=True)
+        given = self._input(b, at, starts, lanes)
+        sweep = self.sweep(plan, b, given, weights, at.of(self.output), bias, 1, starts, fresh=True)
         sweep.lanes = lanes
         self._prepare(sweep)
         sweep.run()
+
+    def _input(self, b: Builder, at: Places, starts: list[Index], lanes: tuple[Index, Index]) -> Value:
+        """What tiles read."""
+        return at.of(self.input)
 
     def _prepare(self, sweep: DepthwiseSweep) -> None:
         """For what only some kinds of tiles need."""

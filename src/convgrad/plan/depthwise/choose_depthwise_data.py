@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from convgrad.dtypes import SIZES
 from convgrad.plan.costs import LINE
@@ -18,6 +18,9 @@ from convgrad.plan.shares import even_share
 from convgrad.plan.steps import FMA_PER_CYCLE, TILE_OVERHEAD
 from convgrad.problem.conv import ConvProblem
 from convgrad.values import replace
+
+if TYPE_CHECKING:
+    from convgrad.plan.depthwise.copied_rows import CopiedRowsPlan
 
 Depthwise = TypeVar("Depthwise", bound=DepthwiseDataPlan)
 
@@ -53,6 +56,9 @@ SHORT_FAR_BYTES = 15 * 512 * 1024
 TASKS = 32  # of a block of rows each
 LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from which on that is worse than fewer rows
 NEAR_BLOCKS = 8  # of groups, that should stay together
+FEW_PLACES, MORE_PLACES, MANY_TAPS = 8, 16, 20  # of L1, for positions that are copied, and for those of many taps
+COPIED_TILE = 2, 3  # rows and columns, of which products hide how long sums take, and registers hold what they meet
+COPIED_TILES, COPIED_BLOCKS, COPIED_BYTES = 4, 16, 128 * 1024  # of rows and of groups, at most, that a task copies
 ALIKE = 0.99  # of the cycles of tiles of one row, which wait for memory as long
 
 
@@ -78,6 +84,10 @@ def depthwise_data_candidates(
     own = _cycles(best, machine.registers)
     counted = min(own, ALIKE * cycles)
     yield counted, _shared(best)
+    if _is_worth_copying(plain):
+        from convgrad.plan.depthwise.copied_rows import CopiedRowsPlan
+
+        yield ALIKE * counted, _copied(as_kind(CopiedRowsPlan, plain))
     inner = axes[-1]
     least = LEAST_PAIRED if abs(inner.offset_step) == 1 else LEAST_APART
     if machine.has_dots and p.dtype == "bf16" and inner.taps >= least and p.groups > base.lanes:
@@ -122,6 +132,29 @@ def _best_tile(plain: Depthwise, machine: Machine) -> Depthwise | None:
             if plan.body_count <= most_bodies and outer * plan.body_count * products <= MOST_WRITTEN:
                 found.append(plan)
     return min(found, key=lambda plan: _cycles(plan, machine.registers)) if found else None
+
+
+def _is_worth_copying(plan: DepthwiseDataPlan) -> bool:
+    """Whether positions of the input, of one image each, share so few places of L1 that rows are copied first.
+
+    Of vectors shorter than lines, and of f32; not with strides, which leave little arithmetic to a number. Nobody has
+    measured others.
+    """
+    p, (places, _) = plan.problem, _room(plan)
+    plain = len(plan.axes) == 3 and p.dtype == plan.compute == "f32" and set(p.stride) == {1} != set(p.taps)
+    plain = plain and prod(COPIED_TILE) * prod(p.taps) <= MOST_PRODUCTS
+    few = places <= FEW_PLACES or (places <= MORE_PLACES and prod(p.taps) >= MANY_TAPS)
+    return plain and few and not plan.fills_lines
+
+
+def _copied(plan: CopiedRowsPlan) -> CopiedRowsPlan:
+    """With a tile, and the rows and channels of a task, of which the copy stays in L2."""
+    rows, columns = (min(size, axis.count) for size, axis in zip(COPIED_TILE, plan.axes[-2:], strict=True))
+    plan = replace(plan, tile=(1, rows, columns), blocks_per_task=even_share(plan.lane_blocks, COPIED_BLOCKS))
+    tiles = min(COPIED_TILES, -(-plan.rows.count // rows))
+    blocks = [replace(plan, block=(1, n * rows, plan.columns.count)) for n in range(tiles, 0, -1)]
+    near = (block for block in blocks if SIZES[plan.problem.dtype] * block.copied_size <= COPIED_BYTES)
+    return next(near, blocks[-1])
 
 
 def _is_far(plan: DepthwiseDataPlan) -> bool:
