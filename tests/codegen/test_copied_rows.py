@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.dense_problems import X, Y, problem_of
+from codegen.dense_problems import W, X, Y, problem_of
 from codegen.emitted import each_isa
 from codegen.random_problems import check_plan
 from convgrad.plan.choose import choose, variants
 from convgrad.plan.depthwise.copied_rows import CopiedRowsPlan
 from convgrad.plan.depthwise.depthwise_data import DepthwiseDataPlan
+from convgrad.plan.depthwise.depthwise_weights import DepthwiseWeightsPlan
 from convgrad.plan.kinds import as_kind
 from convgrad.plan.machine import machine_for
 
@@ -79,3 +80,18 @@ def test_where_they_are_chosen():
     large = choose(depthwise(Y, (112, 112), (3, 3), groups=1024), machine)
     assert large.block[-2] == large.tile[-2], "rows of which a copy stays in L2"
     assert large.work_bytes[1] >= 4 * large.copied_size
+
+
+def test_weights_of_such_positions_are_tiles_of_a_row_of_taps():
+    """Whose sums stay in registers while they pass by: those that come and go read all from L2 again."""
+    machine = machine_for("avx2")
+
+    def together(groups, taps, isa="avx2", **others):
+        problem = replace(depthwise(Y, (14, 14), (taps, taps), groups=groups, **others), unknown=W)
+        return isinstance(choose(problem, machine_for(isa)), DepthwiseWeightsPlan)
+
+    assert [together(groups, 5) for groups in (1000, 1024, 2048, 512)] == [True, False, False, True]
+    assert [together(1024, taps) for taps in (3, 7)] == [True, False]
+    assert together(1024, 5, "avx512")
+    problem = replace(depthwise(Y, (14, 14), (5, 5), groups=1024), unknown=W)
+    check_plan(problem, choose(problem, machine), machine)

@@ -49,6 +49,7 @@ SUM = 6.0  # cycles, measured, for a vector of sums of each chunk: cleared, fetc
 LEAST_SPREAD, LEAST = 4, 2  # so many times the groups, or the channels, that there are fill a vector at least
 LOOPED = 1.36  # times the cycles of tiles of a row of taps, whose sums come and go, of numbers that meet long vectors
 ALIKE = 0.95  # of the cycles of tiles of one row of taps, at most
+FEW_PLACES, COLLIDED = 8, 1.05  # of L1, for positions, and those cycles, at least, of such tiles of short vectors
 
 
 def depthwise_weights_candidates(
@@ -67,8 +68,16 @@ def depthwise_weights_candidates(
         predicted = _cycles(plan)
         plan = _blocked(plan, predicted)
         row_by_row = plan.rows == plan.tap_rows == 1 < plan.axes[-2].taps  # whose sums come and go as often
+        if row_by_row and _collides(plan):
+            predicted = max(predicted, COLLIDED * cycles)
         yield (predicted if plan.in_pieces or row_by_row else min(predicted, ALIKE * cycles)), plan
         yield from _by_dots(plan, machine)
+
+
+def _collides(plan: DepthwiseWeightsPlan) -> bool:
+    """Whether positions share so few places of L1 that tiles of a row of taps read all from L2 again; likewise."""
+    short = not plan.fills_lines and plan.problem.dtype == plan.compute
+    return short and lines_of_l1(_step(plan.problem)) <= FEW_PLACES
 
 
 def _has_lanes(base: WeightsPlan, machine: Machine) -> bool:
