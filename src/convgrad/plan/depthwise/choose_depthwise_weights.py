@@ -75,7 +75,7 @@ def depthwise_weights_candidates(
 
 
 def _collides(plan: DepthwiseWeightsPlan) -> bool:
-    """Whether positions share so few places of L1 that tiles of a row of taps read all from L2 again; likewise."""
+    """Whether positions share so few places of L1 that tiles read all from L2 again; of vectors shorter than lines."""
     short = not plan.fills_lines and plan.problem.dtype == plan.compute
     return short and lines_of_l1(_step(plan.problem)) <= FEW_PLACES
 
