@@ -58,7 +58,7 @@ LEAST_TASKS, FEW_ROWS = 16, 4  # for which groups are divided, and rows from whi
 NEAR_BLOCKS = 8  # of groups, that should stay together
 FEW_PLACES, MORE_PLACES, MANY_TAPS = 8, 16, 20  # of L1, for positions that are copied, and for those of many taps
 COPIED_TILE = 2, 3  # rows and columns, of which products hide how long sums take, and registers hold what they meet
-COPIED_TILES, COPIED_BLOCKS, COPIED_BYTES = 4, 16, 128 * 1024  # of rows and of groups, at most, that a task copies
+COPIED_TILES, COPIED_BLOCKS, COPIED_BYTES = 7, 8, 128 * 1024  # of rows and of groups, at most, that a task copies
 ALIKE = 0.99  # of the cycles of tiles of one row, which wait for memory as long
 
 
