@@ -10,7 +10,7 @@ import convgrad.plan.general.weights
 from codegen.buffers import StridedArray
 from codegen.dense_problems import SAME, W, problem_of
 from codegen.emitted import HOST_ISAS, each_isa, run_here
-from codegen.random_problems import in_turn, solve
+from codegen.random_problems import check_plan, in_turn, solve
 from convgrad.codegen.isa import ISAS
 from convgrad.codegen.lower import lower
 from convgrad.dtypes import numpy_dtype
@@ -94,6 +94,21 @@ def test_sides_in_place_are_widened_by_tiles(name, dtype, isa):
         plan = next(p for p in variants(problem, machine_for(isa)) if type(p) is WeightsPlan and p.lane_side == "y")
         rows, lanes = rows and plan.row_count >= plan.row_channels, lanes and plan.lane_count >= plan.width
         check_rounded(problem, isa, rows, 2, rows_in_place=rows, lanes_in_place=lanes)
+
+
+@pytest.mark.parametrize("isa", HOST_ISAS)
+@pytest.mark.parametrize("channels", [3, 5, 8])
+def test_positions_of_few_rows_are_packed_as_they_lie(channels, isa):
+    """One after the other, so that they are one run; nothing is between them for rows that the last tile lacks."""
+    machine = machine_for(isa)
+    layout = {"layout": "NXC", "dtype": "f16", "out_dtype": "f16"}
+    problem = problem_of(W, (9, 13), (5, 7), (3, 3), channels=(channels, 37), stride=2, low=1, **layout)
+    plan = next(p for p in variants(problem, machine) if type(p) is WeightsPlan and p.lane_side == "y")
+    plan = replace(plan, rows_in_place=False, row_channels=2, x_pixel_major=True, rows_together=0, row_shares=1)
+    if channels < plan.lanes:
+        assert plan.row_slab[0][-1] == channels
+    for low in (False, True):
+        check_plan(problem, plan, machine, channels, low=low)
 
 
 def test_lanes_that_few_tiles_meet_are_not_packed():

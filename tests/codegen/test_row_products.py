@@ -108,7 +108,8 @@ def test_what_is_met_again_is_widened_once(widened, dtype, isa):
             plan, tile=(1, 3), block=(1, 9 if weights else 3), width=4, piece=-(-plan.vectors // pieces),
             blocks_per_task=2 if images else 1,
         )  # fmt: skip
-        assert (one.widens_images, one.widens_weights) == (images, weights)
+        hidden = weights and isa == "avx2"  # beside products with weights that are wide already
+        assert (one.widens_images, one.widens_weights) == (images and not hidden, weights)
         check_plan(problem, one, machine, pieces, low=bool(pieces % 2))
     long = plan_of(problem_of(1, 1, 2**19, 9, (1,), dtype=dtype, out_dtype=dtype), isa)
     assert not replace(long, blocks_per_task=2).widens_images, "2 MiB of one image"

@@ -25,6 +25,7 @@ RUN = 4.0  # cycles, not hidden, to begin a run of a row's windows
 CROWDED_ROW = 0.2  # likewise, for a number of one of more rows than such a set holds, and for each beyond LEAST_WAYS
 PAGES_AGAIN = 2.5  # cycles of a step whose page has to be found again
 WIDENED = 0.05  # cycles, not hidden, for a number of 16 bits in a vector of lanes, each time that a tile meets it
+WIDENED_F16 = 0.02  # likewise of f16 in vectors shorter than lines, by an instruction that hides better
 WIDENED_NARROW = 1.75  # times as much in tiles of fewer than so many vectors
 HIDING_VECTORS = 3
 WIDENED_ROW = 3.0  # likewise for one of a row, which is widened in all lanes
@@ -99,7 +100,8 @@ def _widening_cycles(plan: WeightsPlan) -> float:
     """Of a step, for numbers of 16 bits."""
     rows, columns = _met(plan) if _narrow(plan) else (0, 0)
     of_rows = WIDENED_ROW * rows if plan.rows_in_place else 0.0
-    of_lanes = WIDENED * plan.lanes * columns * (1 if columns >= HIDING_VECTORS else WIDENED_NARROW)
+    number = WIDENED_F16 if plan.problem.dtype == "f16" and not plan.fills_lines else WIDENED
+    of_lanes = number * plan.lanes * columns * (1 if columns >= HIDING_VECTORS else WIDENED_NARROW)
     return of_rows + (of_lanes if plan.lanes_in_place else 0.0)
 
 

@@ -89,16 +89,23 @@ class WeightsSlabs(WeightsBlocks):
     def row_pitch(self) -> int:
         """Numbers of the slab from a position to the next, of rows side by side.
 
-        Tiles read some of every position that a window begins at, which are to lie in many sets of L1.
+        Tiles read some of every position that a window begins at, which are to lie in many sets of L1. Those of a few
+        rows leave out what no tile reads, so that positions which lie together are copied together.
         """
         if self.row_run < self.share_rows:
             return self.row_run
+        least_rows = self.row_count if self.few_rows else self.share_rows
         stride = self.axes[-1].stride if self.rows_shift else 1
         if stride > 1 and self.lanes * SIZES[self.compute] < LINE:
             step = SIZES[self.compute] * stride
             least = max(LINE, 2 * gcd(step, L1_WAY))
-            return next(n for n in count(self.share_rows, 2) if gcd(step * n, L1_WAY) <= least)
-        return self.share_rows + (16 if self.share_rows % 64 == 0 else 0)
+            return next(n for n in count(least_rows, 2) if gcd(step * n, L1_WAY) <= least)
+        return least_rows + (16 if least_rows % 64 == 0 else 0)
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether all rows are fewer than a vector, and the last tile has no more of them than there are."""
+        return self.may_end_early and self.row_count < self.lanes
 
     @property
     def row_step(self) -> int:

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from convgrad.dtypes import SIZES
-from convgrad.plan.along import ADDED, Along
+from convgrad.plan.along import ADDED, LEAST_WIDENED, Along
 from convgrad.plan.costs import FAR_INPUT
 from convgrad.plan.general.data import DataPlan
 from convgrad.plan.kinds import as_kind
@@ -81,9 +81,13 @@ class RowProductsPlan(DataPlan):
 
     @property
     def widens_images(self) -> bool:
-        """Whether pieces of rows of images, of 16 bits, are widened once, as many blocks of weights meet them."""
+        """Whether pieces of rows of images, of 16 bits, are widened once, as many blocks of weights meet them.
+
+        Vectors of half a line are widened beside products if weights are not, at no cost that was seen.
+        """
         held = SIZES[self.compute] * self.image_tiles * self.tile[-1] * self.piece * self.in_vector
-        return self._widens and self.blocks_per_task > 1 and held <= WIDENED_BYTES
+        hidden = self.widens_weights and self.lanes == LEAST_WIDENED
+        return self._widens and self.blocks_per_task > 1 and not hidden and held <= WIDENED_BYTES
 
     @property
     def widens_weights(self) -> bool:
