@@ -210,6 +210,45 @@ def test_a_mask_reads_a_known_run_of_lanes_only(dtype, isa, rng):
                 np.testing.assert_array_equal(whole, [*[0] * first, *source.view.astype(float), *[0] * (lanes - stop)])
 
 
+@each_isa
+@pytest.mark.parametrize("dtype", SHORT)
+def test_a_run_at_one_end_may_be_read_with_its_neighbours(dtype, isa, rng):
+    """As many as are there at its other end, up to a guard page; of these nothing is left."""
+    lanes, kind = in_lanes(isa, dtype), numpy_dtype(dtype)
+    runs = [(first, lanes) for first in range(1, lanes)] + [(0, stop) for stop in range(1, lanes)]
+    for first, stop in runs:
+        mask = Value(f"i{lanes}", str((1 << stop) - (1 << first)))
+        for there in {0, first + lanes - stop}:
+            near, before = ((0, there), 0) if first else ((there, 0), there)
+
+            def body(b, source, whole, place=before - first, mask=mask, near=near):
+                start = b.at(source, place, STORAGE[dtype])
+                emitter, compute = ISAS[isa], COMPUTE[dtype]
+                emitter.store(b, compute, emitter.load(b, dtype, start, lanes, mask=mask, near=near), whole)
+
+            call = compile_function(isa, ("ptr", "ptr"), body)
+            for low in (False, True):
+                source = StridedArray((stop - first + there,), (1,), kind, low=low)
+                source.view[...] = rng.integers(1, 10, stop - first + there).astype(kind)
+                wanted = source.view.astype(float)[before : before + stop - first]
+                whole = np.full(lanes, np.nan, numpy_dtype(COMPUTE[dtype]))
+                call(source.address, whole.ctypes.data)
+                np.testing.assert_array_equal(whole, [*[0] * first, *wanted, *[0] * (lanes - stop)])
+
+
+@each_isa
+def test_a_number_of_f16_goes_where_nothing_was(isa):
+    """vpinsrw keeps the rest of its register, which is the number before: eight cycles for each of a run."""
+    modules = []
+
+    def body(b, source, target):
+        ISAS[isa].store(b, "f32", ISAS[isa].load(b, "f16", source), target)
+        modules.append(b.module)
+
+    compile_function(isa, ("ptr", "ptr"), body)
+    assert ("vmovd $1, $0" in str(modules[0])) == (ISAS[isa].half and ISAS[isa].assembly)
+
+
 # --- arithmetic and rearrangement
 
 

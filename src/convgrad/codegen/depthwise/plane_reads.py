@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from convgrad.codegen.copies.interleave import pick
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Index, Value, constant, vector_of
+from convgrad.codegen.ir_module import Index, Value, vector_of
 from convgrad.codegen.isa.base import STORAGE, Isa, shuffle
+from convgrad.codegen.isa.conversions import number_of_words
 from convgrad.plan.costs import LINE
 from convgrad.plan.depthwise.plane_rows import run_bases, whole_vectors
 from convgrad.values import frozen
@@ -78,7 +79,7 @@ class RowReads:
         return (1 << self.lanes) - 1
 
     @property
-    def _near(self) -> bool:
+    def _turns_few(self) -> bool:
         """Whether few lanes lie between the offsets of a phase."""
         return all(-MOST_TURNS <= offset // self.step <= MOST_TURNS for offset in self.offsets)
 
@@ -95,12 +96,13 @@ class RowReads:
         if self.step == 1 and self.slides and not columns.whole:
             return self._slid(b, row, first, columns)
         if self.step > 1 and self.isa.masks and not self.halves:
-            if self._near and (self.slides or columns.lanes == self.lanes):
+            if self._turns_few and (self.slides or columns.lanes == self.lanes):
                 return self._picked_and_slid(b, row, first, columns)
             if columns.first == 0 and self.image <= self.step * self.lanes:
                 return self._picked(b, row, columns)
         start, kind = b.at(row, b.mul(first, self.step), STORAGE[self.dtype]), STORAGE[self.dtype]
         zeros, found = Value(self.isa.vector(self.compute), "zeroinitializer"), {}
+        before = self.step * columns.first
         if self.halves:
             return self._halves(b, start, columns)
         for base in self.bases:
@@ -111,8 +113,8 @@ class RowReads:
                 found |= self._crossed(b, b.at(start, base, kind), base)
                 continue
             parts = [
-                zeros if mask == 0 else self._load(b, b.at(start, base + n * self.lanes, kind), mask)
-                for n, mask in enumerate(masks)
+                zeros if mask == 0 else self._load(b, b.at(start, place, kind), mask, before + place)
+                for place, mask in zip(range(base, base + self.step * self.lanes, self.lanes), masks, strict=True)
             ]
             for offset in self.offsets:
                 if offset // self.step * self.step == base:
@@ -141,13 +143,11 @@ class RowReads:
 
     def _halves(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
         """Both numbers of each pair out of one vector, as x86 orders them."""
-        words, wide, found = vector_of(self.lanes, "i32"), self.isa.vector(self.compute), {}
+        found = {}
         for base, pair in self.words(b, start, columns).items():
             for offset in self.offsets:
-                if offset == base:
-                    found[offset] = b.cast("bitcast", b.binary("shl", pair, constant(words, 16)), wide)
-                elif offset == base + 1:
-                    found[offset] = b.cast("bitcast", b.binary("and", pair, constant(words, -65536)), wide)
+                if offset in (base, base + 1):
+                    found[offset] = number_of_words(b, pair, odd=offset > base)
         return found
 
     def words(self, b: Builder, start: Value, columns: Columns) -> dict[int, Value]:
@@ -160,7 +160,8 @@ class RowReads:
                 continue
             every = bits == (1 << 2 * lanes) - 1
             mask = None if every else Value(f"i{2 * lanes}", str(bits))
-            raw = self.isa.load_bits(b, self.dtype, address, 2 * lanes, mask=mask)
+            near = self._near(self.step * columns.first + base, 2 * lanes)
+            raw = self.isa.load_bits(b, self.dtype, address, 2 * lanes, mask=mask, near=near)
             found[base] = b.cast("bitcast", raw, vector_of(lanes, "i32"))
         return found
 
@@ -232,9 +233,14 @@ class RowReads:
             found |= {n * step + phase: by_turns[n] for n in wanted if any(map(inside, met[n]))}
         return found
 
-    def _load(self, b: Builder, address: Value, mask: int | None) -> Value:
+    def _load(self, b: Builder, address: Value, mask: int | None, place: int = 0) -> Value:
+        """The lanes of a mask, of the vector at a place of the row."""
         some = None if mask in (None, self._all) else Value(f"i{self.lanes}", str(mask))
-        return self.isa.load(b, self.dtype, address, self.lanes, mask=some)
+        return self.isa.load(b, self.dtype, address, self.lanes, mask=some, near=self._near(place, self.lanes))
+
+    def _near(self, place: int, many: int) -> tuple[int, int]:
+        """Numbers of the row before so many from a place on, and behind."""
+        return max(0, place), max(0, self.image - place - many)
 
 
 @frozen(kw_only=True)

@@ -16,6 +16,7 @@ from convgrad.codegen.isa.conversions import (
     float_to_bfloat,
     float_to_half,
     half_to_float,
+    number_of_words,
     rounded_to_bfloat,
 )  # fmt: skip
 from convgrad.values import frozen
@@ -80,20 +81,20 @@ class Isa:
 
     def load(
         self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None,
-        mask: Value | None = None,
+        mask: Value | None = None, near: tuple[int, int] = (0, 0),
     ) -> Value:  # fmt: skip
         """`lanes` consecutive numbers; with `count` only the first `count` lanes are read, the rest is zero.
 
-        With `mask`, an integer of as many bits, only the lanes whose bits are set are.
+        With `mask`, an integer of as many bits, only the lanes whose bits are set are. As many numbers as `near` says,
+        before them and behind, may be read besides.
         """
-        return self.widen(b, dtype, self.load_bits(b, dtype, address, lanes, count, mask))
+        return self.widen(b, dtype, self.load_bits(b, dtype, address, lanes, count, mask, near))
 
     def load_firsts(self, b: Builder, dtype: str, address: Value, lanes: int, mask: Value | None = None) -> Value:
         """The first of each of `lanes` pairs of 16-bit numbers; a mask has a bit for every number."""
         pairs = b.cast("bitcast", self.load_bits(b, dtype, address, 2 * lanes, mask=mask), vector_of(lanes, "i32"))
         if dtype == "bf16":
-            upper = b.binary("shl", pairs, constant(pairs.type, 16))
-            return b.cast("bitcast", upper, vector_of(lanes, "float"))
+            return number_of_words(b, pairs, odd=False)
         return self.widen(b, dtype, b.cast("trunc", pairs, vector_of(lanes, "i16")))
 
     def load_in_all(self, b: Builder, dtype: str, address: Value, lanes: int) -> Value:
@@ -104,7 +105,7 @@ class Isa:
 
     def load_bits(
         self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None,
-        mask: Value | None = None,
+        mask: Value | None = None, near: tuple[int, int] = (0, 0),
     ) -> Value:  # fmt: skip
         """The same numbers, as they are stored."""
         stored = STORAGE[dtype] if lanes == 1 else vector_of(lanes, STORAGE[dtype])
@@ -113,7 +114,7 @@ class Isa:
             one = b.load(STORAGE[dtype], b.at(address, lane, STORAGE[dtype]), BYTES[dtype])
             return b.emit(stored, f"insertelement {stored} zeroinitializer, {one}, i64 {lane}")
         if mask is not None and not self.masks and BYTES[dtype] == 2 and mask.text.isdigit():
-            return self._load_pieces(b, stored, address, int(mask.text))
+            return self._load_part(b, stored, address, int(mask.text), near)
         if mask is not None:
             bits = b.cast("bitcast", mask, vector_of(lanes, "i1"))
             return self.load_masked(b, stored, address, BYTES[dtype], bits)
@@ -167,11 +168,24 @@ class Isa:
         count = _unknown(b, count) if align == 2 else count
         self.store_masked(b, raw, address, align, first_lanes(b, lanes, count))
 
-    def _load_pieces(self, b: Builder, type_: str, address: Value, mask: int) -> Value:
-        """Numbers of 16 bits in a known run of lanes, by powers of two: AVX2 has no loads of these under a mask."""
+    def _load_part(self, b: Builder, type_: str, address: Value, mask: int, near: tuple[int, int]) -> Value:
+        """Numbers of 16 bits in a known run of lanes: AVX2 has no loads of these under a mask.
+
+        At one end of a vector whose neighbours are there at the other: all of a vector, moved; else by powers of two.
+        """
         lanes = int(type_[1:-1].split(" x ")[0])
-        lane, stop = (mask & -mask).bit_length() - 1, mask.bit_length()
-        assert mask == (1 << stop) - (1 << lane)
+        first, stop = (mask & -mask).bit_length() - 1, mask.bit_length()
+        assert mask == (1 << stop) - (1 << first)
+        left_out, (before, behind) = lanes - (stop - first), near
+        if 0 in (first, lanes - stop) and left_out <= (behind if first else before):
+            zeros, moved = Value(type_, "zeroinitializer"), left_out if first else -left_out
+            every = b.load(type_, b.at(address, moved, "i16"), BYTES["bf16"])
+            return shuffle(b, zeros, every, [lanes + i - moved if first <= i < stop else 0 for i in range(lanes)])
+        return self._load_pieces(b, type_, address, first, stop)
+
+    def _load_pieces(self, b: Builder, type_: str, address: Value, lane: int, stop: int) -> Value:
+        """Those from a lane on, by powers of two."""
+        lanes = int(type_[1:-1].split(" x ")[0])
         found = Value(type_, "zeroinitializer")
         while lane < stop:
             size = next(n for n in (8, 4, 2, 1) if lane % n == 0 and lane + n <= stop and n < lanes)
@@ -225,6 +239,8 @@ class Isa:
         if dtype == "bf16":
             return bfloat_to_float(b, raw)
         if dtype == "f16":
+            if self.half and self.assembly and raw.type == "i16":
+                return half_alone(b, raw)
             if self.half:
                 return b.cast("fpext", b.cast("bitcast", raw, like(raw, "half")), like(raw, "float"))
             return half_to_float(b, raw)
@@ -353,6 +369,12 @@ def _assembled(
 def apart(b: Builder, raw: Value) -> Value:
     """The same bits, of which LLVM does not know that they were converted: vcvtps2ph to memory takes twice as long."""
     return b.emit(raw.type, f'call {raw.type} asm "", "=v,0"({raw}) memory(none)')
+
+
+def half_alone(b: Builder, raw: Value) -> Value:
+    """A number of f16 as f32, by way of a register that nothing was in: LLVM's way waits for the number before it."""
+    code = "vmovd $1, $0\\0Avcvtph2ps $0, $0"
+    return b.emit("float", f'call float asm "{code}", "=x,r"({b.cast("zext", raw, "i32")}) memory(none)')
 
 
 def first_lanes(b: Builder, lanes: int, count: Value) -> Value:

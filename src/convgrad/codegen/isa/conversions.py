@@ -16,6 +16,13 @@ def bfloat_to_float(b: Builder, raw: Value) -> Value:
     return b.cast("bitcast", b.binary("shl", wide, constant(wide.type, 16)), like(raw, "float"))
 
 
+def number_of_words(b: Builder, words: Value, *, odd: bool) -> Value:
+    """The first bf16 of every word of two, or with `odd` the second, as f32."""
+    operation, operand = ("and", HIGH) if odd else ("shl", 16)
+    bits = b.binary(operation, words, constant(words.type, operand))
+    return b.cast("bitcast", bits, like(words, "float"))
+
+
 def rounded_to_bfloat(b: Builder, value: Value) -> Value:
     """Bits whose upper half is `value`, a sum of products of bf16, rounded to nearest; denormals stay what they are.
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from convgrad.codegen.ir import Builder
 from convgrad.codegen.ir_module import Value, constant, lanes_of, like, vector_of
 from convgrad.codegen.isa.base import shuffle
-from convgrad.codegen.isa.conversions import float_to_bfloat
+from convgrad.codegen.isa.conversions import float_to_bfloat, number_of_words
 from convgrad.codegen.isa.halves import lower_half
 
 LANES, PAIR = 16, 2  # f32 of a sum; bf16 that meet in one
@@ -84,11 +84,7 @@ class EmulatedDotUnit(DotUnit):
 
 def piece(b: Builder, pairs: Value, part: str) -> Value:
     """The even or the odd bf16 of every pair, as f32, denormals as zeros."""
-    if part == "even":
-        bits = b.binary("shl", pairs, constant(pairs.type, 16))
-    else:
-        bits = b.binary("and", pairs, constant(pairs.type, -65536))
-    return flushed(b, b.cast("bitcast", bits, like(bits, "float")))
+    return flushed(b, number_of_words(b, pairs, odd=part == "odd"))
 
 
 def flushed(b: Builder, value: Value) -> Value:

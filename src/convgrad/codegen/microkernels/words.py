@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from convgrad.codegen.ir import Builder
-from convgrad.codegen.ir_module import Value, constant, vector_of
+from convgrad.codegen.ir_module import Value, vector_of
 from convgrad.codegen.isa.base import BYTES, STORAGE, shuffle
-from convgrad.codegen.isa.conversions import HIGH
+from convgrad.codegen.isa.conversions import number_of_words
 from convgrad.codegen.loops.ahead import Fetch
 from convgrad.codegen.microkernels.contract import Read, Tile
 from convgrad.codegen.microkernels.products import Taps
@@ -23,7 +23,7 @@ ODD = 1 << 44  # in offsets of columns of odd places
 
 def pairs_reader(lanes: int) -> Read:
     """How columns of even and of odd places are read: each word once, and remembered."""
-    words, wide = vector_of(lanes, "i32"), vector_of(lanes, "float")
+    words = vector_of(lanes, "i32")
     read: dict[tuple[str, int], Value] = {}
 
     def vector(b: Builder, x: Value, offset: int) -> Value:
@@ -31,9 +31,7 @@ def pairs_reader(lanes: int) -> Read:
         place = offset - ODD * odd
         if (x.text, place) not in read:
             read[x.text, place] = b.load(words, b.at(x, place, STORAGE["bf16"]), BYTES["bf16"])
-        pair = read[x.text, place]
-        bits = b.binary("and", pair, constant(words, HIGH)) if odd else b.binary("shl", pair, constant(words, 16))
-        return b.cast("bitcast", bits, wide)
+        return number_of_words(b, read[x.text, place], odd=odd)
 
     return vector
 

@@ -17,7 +17,7 @@ from convgrad.plan.depthwise.plane_rows import (
     run_bases,
     whole_vectors,
 )
-from convgrad.plan.depthwise.short_rows import SHORTEST, VECTORS, short_data_pays
+from convgrad.plan.depthwise.short_rows import SHORTEST, VECTORS, fills_pairs, short_data_pays
 from convgrad.plan.machine import Machine
 from convgrad.plan.steps import FMA_PER_CYCLE
 from convgrad.problem.conv import ConvProblem
@@ -34,6 +34,7 @@ MOST_TAPS = 49  # beyond these masks and weights cost more than slabs
 MOST_SLID = 25  # where a row is one vector, of which the others are made
 MOST_COLUMNS = 9  # taps of a row
 MOST_PAIR_SUMS = 16  # of a tile that reads pairs, next to which weights and what it reads stay in registers
+SHORT_PAIR_SUMS = 8  # likewise of vectors shorter than lines, of which there are half as many registers
 MOST_WIDER = 1.15  # times as many lanes, in vain, as pairs are worth
 MOST_PRODUCTS = 350  # multiply-adds of a tile
 MOST_WRITTEN = 1100  # of all tiles that are written out
@@ -91,7 +92,9 @@ def plane_rows_candidates(problem: ConvProblem, machine: Machine) -> Iterator[tu
 def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
     """bf16 read two by two: a pair is a word, of which a shift and a mask make two f32; None where lanes are wasted."""
     row, inner = plan.axes[-2:]
-    if plan.problem.dtype != "bf16" or not plan.masks or inner.in_step != 1 or inner.count < 2:
+    if plan.problem.dtype != "bf16" or inner.in_step != 1 or inner.count < 2:
+        return None
+    if not plan.masks and (inner.out_step > 1 or not fills_pairs(inner, plan.lanes)):
         return None
     pairs = in_pairs(inner)
     width = -(-pairs.count // plan.lanes) * plan.lanes
@@ -100,9 +103,10 @@ def _in_pairs(plan: PlaneRowsPlan) -> PlaneRowsPlan | None:
     found = []
     for rows in even_rows(row.count, MOST_ROWS):
         whole = -(-row.count // rows) * rows
-        one = replace(plan, axes=(*plan.axes[:-1], pairs), rows=rows, block=(*plan.block[:-2], whole, width))
+        one = replace(plan, axes=(*plan.axes[:-1], pairs), rows=rows, vectors=1, block=(*plan.block[:-2], whole, width))
         written, cycles = _data_cycles(one)
-        if one.sums <= MOST_PAIR_SUMS and written <= MOST_WRITTEN and not is_spread(one, rows_of(one)):
+        sums = MOST_PAIR_SUMS if plan.masks else SHORT_PAIR_SUMS
+        if one.sums <= sums and written <= MOST_WRITTEN and not is_spread(one, rows_of(one)):
             found.append((cycles, one))
     return min(found, key=lambda candidate: candidate[0])[1] if found else None
 
