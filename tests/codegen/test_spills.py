@@ -41,6 +41,16 @@ CASES = {  # instruction set, problem, a word of its plan; and stack accesses an
         "avx2", problem_of(Unknown.X, (91, 91), (91, 91), (3, 3), channels=(1, 1), groups=4, low=1, layout="NXC"),
         "several groups",
     ),
+    "weights that are turned by the task that sums them": (  # 1.83
+        "avx2", problem_of(Unknown.W, (20,), (20,), (3,), channels=(96, 100), low=1), "along x",
+    ),
+    "weights of bf16 that leave out some lanes": (  # 1.50
+        "avx2",
+        problem_of(
+            Unknown.W, (20,), (20,), (3,), channels=(144, 150), low=1, layout="NXC", dtype="bf16", out_dtype="bf16",
+        ),
+        "along y",
+    ),
     "numbers of many taps, with 28 sums": (  # 0.55
         "avx512", problem_of(Unknown.Y, (17, 78), (9, 39), (3, 3), channels=(1, 384), stride=2, low=1), "along outputs",
     ),

@@ -152,3 +152,13 @@ def test_channels_written_where_they_lie_do_not_drive_each_other_out(image, widt
     plan = choose(problem_of(Unknown.Y, **sizes), machine_for("avx512"))
     assert isinstance(plan, PointwisePlan)
     assert plan.width in widths
+
+
+@pytest.mark.parametrize(("channels", "together"), [((24, 160), 0), ((24, 112), 16), ((48, 160), 16)])
+def test_rows_that_one_tile_meets_are_packed_as_one(channels, together):
+    """Of 16 bits, which short vectors pack: runs that stay in L1 cost a copy more, and nobody comes back for them."""
+    sizes = {"channels": channels, "image": 56, "windows": 56, "taps": 1, "batch": 4, "nxc": True}
+    problem = replace(problem_of(Unknown.W, **sizes), dtype="f16", out_dtype="f16")
+    plan = choose(problem, machine_for("avx2"))
+    assert not plan.rows_in_place
+    assert plan.rows_together == together

@@ -16,6 +16,8 @@ from convgrad.codegen.outputs.finish import weights_copy, write_rows
 from convgrad.codegen.stages import Places
 from convgrad.plan.general.weights import WeightsPlan
 
+FEW_REGISTERS = 16  # of vectors: sums take all but one or two
+
 
 @dataclass
 class OwnSums:
@@ -132,7 +134,7 @@ class OwnSums:
                 sums, channel = self.place(b, lane_block, 0, row), b.add(self.first_row, row)
 
                 def write(rows: Index) -> None:
-                    write_rows(plan, b, self.at, sums, self.bundle, lane_block, channel, rows)
+                    self._write_rows(b, sums, (lane_block, channel), rows)
 
                 many, rest = plan.finish_rows, b.minimum(b.sub(last, row), plan.finish_rows)
                 if plan.finishes_evenly:
@@ -145,6 +147,40 @@ class OwnSums:
             b.loop(first, last, of_rows, step=plan.finish_rows, name="row")
 
         b.loop(*(lane_blocks or (self.first_block, self.last_block)), of_block, name="write")
+
+    @property
+    def _few_registers(self) -> bool:
+        """Whether what becomes of sums is a function of its own.
+
+        What LLVM loads for shuffles and for rounding it else keeps in registers through the loops of products before.
+        """
+        return self.tile.isa.registers <= FEW_REGISTERS
+
+    def _copy(self, b: Builder, sums: Value, target: Value, extents: tuple[Index, Index]) -> None:
+        """Some rows and lanes of a tile, with all of its taps."""
+        plan, p = self.plan, self.plan.problem
+        of_tap = Dim(plan.tile_taps, plan.sum_rows * plan.width, p.w_strides[-1])
+
+        def emit(b: Builder, sums: Value, target: Value, rows: Index, lanes: Index) -> None:
+            box = [of_tap, Dim(rows, plan.width, self._row_step), Dim(lanes, 1, 1)]
+            weights_copy(plan).emit(b, sums, target, box)
+
+        if self._few_registers:
+            _apart(b, "write.tile", (sums, target), extents, emit)
+        else:
+            emit(b, sums, target, *extents)
+
+    def _write_rows(self, b: Builder, sums: Value, first: tuple[Index, Index], rows: Index) -> None:
+        """So many, from a lane block and a channel on."""
+        plan, at, numbers = self.plan, self.at, (self.bundle, *first, rows)
+
+        def emit(b: Builder, sums: Value, w: Value, scratch: Value, bundle: Index, *numbers: Index) -> None:
+            write_rows(plan, b, replace(at, w=w, scratch=scratch), sums, bundle, *numbers)
+
+        if self._few_registers:
+            _apart(b, "write.rows", (sums, at.w, at.scratch), numbers, emit)
+        else:
+            write_rows(plan, b, at, sums, *numbers)
 
     @property
     def _blocks(self) -> int:
@@ -169,13 +205,8 @@ class OwnSums:
         def partly() -> None:
             store(place, None)
             done, *_ = self._vectors[0]  # lanes that are those of a block before
-            box = [
-                Dim(b.minimum(rows, plan.row_channels), plan.width, self._row_step),
-                Dim(b.sub(b.minimum(lanes, plan.width), done), 1, 1),
-            ]
-            of_tap = Dim(plan.tile_taps, plan.sum_rows * plan.width, p.w_strides[-1])
             here, there = b.at(place, done, ARITHMETIC[plan.compute]), b.at(target, done, STORAGE[p.out_dtype])
-            weights_copy(plan).emit(b, here, there, [of_tap, *box])
+            self._copy(b, here, there, (b.minimum(rows, plan.row_channels), b.sub(b.minimum(lanes, plan.width), done)))
 
         whole = self._whole(b, rows, lanes)
         if whole is None:
@@ -233,3 +264,20 @@ class OwnSums:
             c_rows=tuple(t * strides[-1] + c * row_step for t in row_taps for c in channels),
             c_columns=of_taps(self._vectors, column_taps, strides[-1])[0],
         )
+
+
+def _apart(
+    b: Builder, name: str, pointers: Sequence[Value], numbers: Sequence[Index], body: Callable[..., None]
+) -> None:
+    """`body(builder, *pointers, *numbers)` as a function, one for every choice of numbers that are known."""
+    name += "".join(f".{number}" if isinstance(number, int) else ".n" for number in numbers)
+    some = [number for number in numbers if isinstance(number, Value)]
+    if name not in b.module.notes:
+        b.module.notes.add(name)
+        arguments = [("ptr", f"p{n}") for n in range(len(pointers))] + [("i64", f"n{n}") for n in range(len(some))]
+        inner = Builder(b.module, name, arguments, inline=False)
+        given = iter(inner.arguments[len(pointers) :])
+        known = [next(given) if isinstance(number, Value) else number for number in numbers]
+        body(inner, *inner.arguments[: len(pointers)], *known)
+        inner.finish()
+    b.call_void(name, *pointers, *some)

@@ -33,6 +33,7 @@ LEAST_TASKS = 16
 PANEL_BYTES = 36 * 1024  # of what a tile reads in one block: more does not stay in L1
 PANEL_FETCH = 1.0  # cycles, not hidden, for a vector of lanes that has to come from L2
 RUN_BYTES = 64  # rows side by side where those of all tiles do not stay in L1
+MANY_ROWS = 128  # that one tile meets
 NEAR_BYTES = 44 * 1024  # of all rows and of the lanes that meet a block of windows, from L1
 SUM_VECTOR = 3.0  # cycles for a vector of sums that is fetched and stored
 SUM_MOVE = 0.25  # cycles per sum, to write it for others and to read it
@@ -84,9 +85,18 @@ def cheapest_window_blocks(plan: Plan, cycles: float) -> tuple[float, Plan]:
         total, best = roomy(tight, lambda candidate: candidate[0], lambda candidate: max(candidate[1].work_bytes))
     best = grouped(best, cycles, most_chunks(best))
     size = SIZES[best.compute]
-    if best.spread or best.rows_in_place or size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES:
+    near = size * prod(best.block) * (best.share_rows + best.width) <= NEAR_BYTES
+    if best.spread or best.rows_in_place or near or _meets_rows_once(best):
         return total, best
     return total, replace(best, rows_together=best.row_channels * max(1, RUN_BYTES // size // best.row_channels))
+
+
+def _meets_rows_once(plan: WeightsPlan) -> bool:
+    """Whether many rows are read by one tile each: what a copy in runs takes more does not come back.
+
+    Of vectors as long as lines nobody has measured it.
+    """
+    return plan.taps * plan.lane_blocks == 1 and plan.share_rows >= MANY_ROWS and not plan.fills_lines
 
 
 def rows_of_windows(plan: WeightsPlan) -> WeightsPlan:
