@@ -204,7 +204,7 @@ class WeightsPlan(WeightsSlabs):
 
     @property
     def may_end_early(self) -> bool:
-        """Whether the last block of lanes has a tile of its own, and so have the last rows."""
+        """Yes; kinds derived from this one have their own tiles."""
         return type(self) is WeightsPlan and not self.spread
 
     @property

@@ -103,6 +103,11 @@ class WeightsSlabs(WeightsBlocks):
         return least_rows + (16 if least_rows % 64 == 0 else 0)
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether the last block of lanes has a tile of its own, and so have the last rows."""
+        return False
+
+    @property
     def few_rows(self) -> bool:
         """Whether all rows are fewer than a vector, and the last tile has no more of them than there are."""
         return self.may_end_early and self.row_count < self.lanes
