@@ -269,7 +269,7 @@ def test_short_vectors_read_rows_in_place_where_it_pays():
         assert in_place(unknown, same, half, 3, 2, 1, "f64")
         assert not in_place(unknown, same, same, 5, 1, 2)
         assert in_place(unknown, same, same, 3, 1, 1, "f16")
-        assert in_place(unknown, same, same, 3, 1, 1, "bf16") == (unknown is not Unknown.W)
+        assert in_place(unknown, same, same, 3, 1, 1, "bf16")
         assert in_place(unknown, same, half, 2, 2, 0, "bf16")
         assert not in_place(unknown, (8, 16, 16), (8, 16, 16), 3, 1, 1)
     for dtype, least in (("f32", 96), ("f16", 96), ("bf16", 160)):
@@ -282,6 +282,9 @@ def test_short_vectors_read_rows_in_place_where_it_pays():
     assert in_place(Unknown.X, same, half, 3, 2, 1, "bf16")
     assert not in_place(Unknown.Y, same, half, 3, 2, 1, "f16")
     assert not in_place(Unknown.Y, (14, 14), small, 3, 2, 1)
+    for dtype, least in (("f16", 9), ("bf16", 17)):
+        assert in_place(Unknown.W, (20, least), (20, least), 3, 1, 1, dtype)
+        assert not in_place(Unknown.W, (20, least - 1), (20, least - 1), 3, 1, 1, dtype)
     assert in_place(Unknown.W, (8, 28, 28), (8, 28, 28), 3, 1, 1)
     assert [
         rows_plan(problem_of(Unknown.Y, (e, e, *AXES["one vector"][2:])), "avx2").vectors for e in (same, small)

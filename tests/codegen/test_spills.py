@@ -51,6 +51,9 @@ CASES = {  # instruction set, problem, a word of its plan; and stack accesses an
         ),
         "along y",
     ),
+    "rows of single channels that five rows of windows meet": (  # 0.73
+        "avx2", problem_of(Unknown.W, (112, 112), (112, 112), (3, 3), channels=(1, 1), groups=64, low=1), "windows",
+    ),
     "numbers of many taps, with 28 sums": (  # 0.55
         "avx512", problem_of(Unknown.Y, (17, 78), (9, 39), (3, 3), channels=(1, 384), stride=2, low=1), "along outputs",
     ),

@@ -48,6 +48,10 @@ class Builder(IndexArithmetic):
         """
         return self.emit("ptr", f'call ptr asm "", "=r,0"({pointer})')
 
+    def here(self, vector: Value) -> Value:
+        """The same vector, on x86, which LLVM may not put off: it spills what that is made of."""
+        return self.emit(vector.type, f'call {vector.type} asm sideeffect "", "=v,0"({vector})')
+
     def unknown(self, number: Index) -> Value:
         """The same number, of which LLVM does not know that."""
         return self.emit("i64", f'call i64 asm "", "=r,0"({index(number)})')

@@ -36,6 +36,7 @@ class PlaneRowSums(PlaneSums):
             isa=self.isa, compute=plan.compute, dtype=p.dtype, step=plan.together, image=inner.windows,
             offsets=tuple(range(plan.together)),
         )  # fmt: skip
+        self.in_turn = self.isa.assembly and self.isa.few_registers  # rows of x, or LLVM reads all first
         self.halves = range(plan.together)  # of a lane, that are multiplied one after the other
         self.x_strides, self.y_strides = ((s[0], *s[3:]) for s in (p.x_strides, p.y_strides))
 
@@ -154,6 +155,8 @@ class PlaneRowSums(PlaneSums):
         offsets = plan.row_offsets(rows, taps.start, len(taps))
         new = range(max(offsets) + 1 - rows * row.stride, max(offsets) + 1)  # that no tile before this one met
         for offset, met in offsets.items():
+            if self.in_turn:
+                sums = {tap: b.here(total) for tap, total in sums.items()}
             place = b.add(first, offset)
             there = b.at(self.x, b.add(bases[0], b.mul(place, self.x_strides[-2])), kind)
             if row.clipped:

@@ -23,6 +23,7 @@ from convgrad.values import frozen
 
 STORAGE = {"f32": "float", "f64": "double", "bf16": "i16", "f16": "i16"}  # LLVM types in memory
 PACKED = 32  # bytes of vectors whose words are packed half by half
+FEW_REGISTERS = 16
 PART = 4  # f32 numbers of the parts of a vector that most shuffles stay inside
 ARITHMETIC = {"f32": "float", "f64": "double"}
 BYTES = {"f32": 4, "f64": 8, "bf16": 2, "f16": 2}
@@ -78,6 +79,11 @@ class Isa:
         return b.emit(type_, f"shufflevector {one}, {type_} poison, <{lanes} x i32> zeroinitializer")
 
     # --- memory, with conversion to and from the arithmetic type
+
+    @property
+    def few_registers(self) -> bool:
+        """Whether a tile's sums take all registers of vectors but a few, so that LLVM soon spills."""
+        return self.registers <= FEW_REGISTERS
 
     def load(
         self, b: Builder, dtype: str, address: Value, lanes: int = 1, count: Value | None = None,

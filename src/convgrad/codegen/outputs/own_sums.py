@@ -16,8 +16,6 @@ from convgrad.codegen.outputs.finish import weights_copy, write_rows
 from convgrad.codegen.stages import Places
 from convgrad.plan.general.weights import WeightsPlan
 
-FEW_REGISTERS = 16  # of vectors: sums take all but one or two
-
 
 @dataclass
 class OwnSums:
@@ -148,14 +146,6 @@ class OwnSums:
 
         b.loop(*(lane_blocks or (self.first_block, self.last_block)), of_block, name="write")
 
-    @property
-    def _few_registers(self) -> bool:
-        """Whether what becomes of sums is a function of its own.
-
-        What LLVM loads for shuffles and for rounding it else keeps in registers through the loops of products before.
-        """
-        return self.tile.isa.registers <= FEW_REGISTERS
-
     def _copy(self, b: Builder, sums: Value, target: Value, extents: tuple[Index, Index]) -> None:
         """Some rows and lanes of a tile, with all of its taps."""
         plan, p = self.plan, self.plan.problem
@@ -165,7 +155,7 @@ class OwnSums:
             box = [of_tap, Dim(rows, plan.width, self._row_step), Dim(lanes, 1, 1)]
             weights_copy(plan).emit(b, sums, target, box)
 
-        if self._few_registers:
+        if self.tile.isa.few_registers:
             _apart(b, "write.tile", (sums, target), extents, emit)
         else:
             emit(b, sums, target, *extents)
@@ -177,7 +167,7 @@ class OwnSums:
         def emit(b: Builder, sums: Value, w: Value, scratch: Value, bundle: Index, *numbers: Index) -> None:
             write_rows(plan, b, replace(at, w=w, scratch=scratch), sums, bundle, *numbers)
 
-        if self._few_registers:
+        if self.tile.isa.few_registers:
             _apart(b, "write.rows", (sums, at.w, at.scratch), numbers, emit)
         else:
             write_rows(plan, b, at, sums, *numbers)
@@ -269,7 +259,10 @@ class OwnSums:
 def _apart(
     b: Builder, name: str, pointers: Sequence[Value], numbers: Sequence[Index], body: Callable[..., None]
 ) -> None:
-    """`body(builder, *pointers, *numbers)` as a function, one for every choice of numbers that are known."""
+    """`body(builder, *pointers, *numbers)` as a function, one for every choice of numbers that are known.
+
+    What LLVM loads for shuffles and for rounding it else keeps in registers through the loops of products before.
+    """
     name += "".join(f".{number}" if isinstance(number, int) else ".n" for number in numbers)
     some = [number for number in numbers if isinstance(number, Value)]
     if name not in b.module.notes:

@@ -79,9 +79,8 @@ def stream_runs(b: Builder, isa: Isa, dtype: str, runs: Iterable[Run], *, ordina
 
 
 def _here(b: Builder, run: Run) -> Run:
-    """The same, whose sums LLVM may not put off until they are stored: it spills what they are made of."""
-    vectors = [b.emit(x.type, f'call {x.type} asm sideeffect "", "=v,0"({x})') for x in run.vectors]
-    return replace(run, vectors=vectors)
+    """The same, whose sums are not put off until they are stored."""
+    return replace(run, vectors=[b.here(vector) for vector in run.vectors])
 
 
 def _store_vectors(b: Builder, isa: Isa, dtype: str, run: Run) -> None:

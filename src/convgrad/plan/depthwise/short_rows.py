@@ -19,7 +19,8 @@ MOST_TAPS, MOST_NARROW_TAPS = 9, 16  # of an output, and of all where numbers ar
 MOST_SUMS = 10  # taps of a tile of weights
 LONG_ROW, LONG_PAIRS, LONG_ROW_TAPS = 96, 160, 25  # outputs, also of bf16, of whose rows as many taps are not too many
 MOST_TWICE = 1.45  # times as many lanes as outputs
-LONG, LONG_NARROW = 3, 4  # vectors, of which rows of windows that are met again and again have more
+LONG = 3  # vectors, of which rows of windows that are met again and again have more
+LONG_NARROW = {"f16": 1, "bf16": 2}  # likewise, of rows that are converted for each tile
 
 
 def short_data_pays(p: ConvProblem, axes: Sequence[GatherAxis], lanes: int) -> bool:
@@ -52,7 +53,7 @@ def short_weights_pay(p: ConvProblem, lanes: int) -> bool:
         return False
     if is_narrow(p):
         once = p.taps[-1] <= stride > 1  # each number is read for one tap
-        long = p.dtype == "f16" and stride == 1 and windows > LONG_NARROW * lanes
+        long = stride == 1 and windows > LONG_NARROW[p.dtype] * lanes
         return p.rank == 2 and (once or long)
     if p.rank == 2 or prod(p.taps) <= MOST_TAPS or stride > 2:
         return True
